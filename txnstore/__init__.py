@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from txnstore.core.groups.model import PartitionHolder as PartitionHolder
     from txnstore.core.history import TransactionStep as TransactionStep
     from txnstore.core.log.dump import LogLine as LogLine
-    from txnstore.core.log.visibility import Slice as Slice
+    from txnstore.core.log.slices import Slice as Slice
     from txnstore.core.model import Isolation as Isolation
     from txnstore.core.model import Outcome as Outcome
     from txnstore.core.model import ProducerIdentity as ProducerIdentity
@@ -113,7 +113,7 @@ _HOMES = {
     "RecoveryReport": "txnstore.coordinator.recovery",
     "Runtime": "txnstore.runtime",
     "Scan": "txnstore.scan",
-    "Slice": "txnstore.core.log.visibility",
+    "Slice": "txnstore.core.log.slices",
     "Snapshot": "txnstore.snapshot",
     "SnapshotDescription": "txnstore.tables.tables",
     "StoragePolicy": "txnstore.admin.policies",

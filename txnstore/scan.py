@@ -11,7 +11,8 @@ from txnstore import compute as pc
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
-from txnstore.core.log.visibility import Slice, visible
+from txnstore.core.log.slices import Slice
+from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
@@ -19,7 +20,7 @@ from txnstore.read.blocked import warn_blocked
 from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel, find_partitions
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns
 from txnstore.snapshot import Snapshot, check_snapshot
 from txnstore.threads import load
 from txnstore.validation import check_choice, check_integer
@@ -87,12 +88,12 @@ class Scan:
             view = connection.unblocked(view, self._partitions, self._start, self._end)
         self.snapshot = snapshot if snapshot is not None else Snapshot(view, connection.keys.store_id)
         self.topic = view.find_topic(topic)
-        self._projection = Projection(self.topic, _check_not_empty(columns))
+        self._columns = Columns(self.topic, _check_not_empty(columns))
         self._filter = filter
-        self._reading = self._projection
+        self._reading = self._columns
         if filter is not None:
-            names = _with_filtered(Projection(self.topic).schema, self._projection.columns, filter)
-            self._reading = Projection(self.topic, names)
+            names = _with_filtered(Columns(self.topic).schema, self._columns.names, filter)
+            self._reading = Columns(self.topic, names)
         warn_blocked(connection, self.blocked(), None if snapshot is None else view)
 
     def _check_bounds(self, view: View) -> None:
@@ -112,7 +113,7 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the results, also without rows."""
-        return self._projection.schema
+        return self._columns.schema
 
     def blocked(self) -> tuple[BlockedPartition, ...]:
         """The partitions in which the scan leaves out committed records, because they wait for an open transaction.
@@ -129,7 +130,7 @@ class Scan:
         Slices that the filter excludes by their offsets or timestamps are left out.
         """
         slices = [part for tp in self._partitions for part in self._visible(self.snapshot.view, tp)]
-        return slices if self._filter is None else _prune(slices, self._filter, self._projection)
+        return slices if self._filter is None else _prune(slices, self._filter, self._columns)
 
     def _visible(self, view: View, tp: TopicPartition) -> list[Slice]:
         return visible(tp, view.find_partition(tp), self._isolation, self._start.get(tp), self._end.get(tp))
@@ -145,7 +146,7 @@ class Scan:
             for table in tables:
                 matches = table.filter(self._filter)
                 if matches.num_rows:
-                    yield matches.select(self._projection.columns)
+                    yield matches.select(self._columns.names)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The result as a stream of record batches; segments are fetched while it is read."""
@@ -198,7 +199,7 @@ class Scan:
 
 def _check_not_empty(columns: Sequence[str] | None) -> Sequence[str] | None:
     if columns is None or isinstance(columns, str):
-        return columns  # The projection refuses a string, which is a sequence of letters.
+        return columns  # The columns refuses a string, which is a sequence of letters.
     names = [*columns]
     if not names:
         msg = "columns is empty: name at least one column, such as _offset; without columns a scan has all of them"
@@ -244,7 +245,7 @@ def _names(expression: Any, column: str, schema: pa.Schema) -> bool:
     return False
 
 
-def _prune(slices: list[Slice], expression: Any, projection: Projection) -> list[Slice]:
+def _prune(slices: list[Slice], expression: Any, columns: Columns) -> list[Slice]:
     """The slices that the filter may match, by the ranges of offsets and timestamps in the chain.
 
     Arrow simplifies the filter with these ranges as guarantees; no file is opened.
@@ -254,12 +255,12 @@ def _prune(slices: list[Slice], expression: Any, projection: Projection) -> list
     import pyarrow.dataset as ds
     from pyarrow import fs
 
-    everything = Projection(projection.topic).schema
+    everything = Columns(columns.topic).schema
     moment = everything.field("_timestamp").type
     offset, partition, timestamp = ds.field("_offset"), ds.field("_partition"), ds.field("_timestamp")
     guarantees = []
     for part in slices:
-        first, last = (pa.scalar(value, moment) for value in projection.timestamp_range(part))
+        first, last = (pa.scalar(value, moment) for value in part.time_range)
         guarantees.append(
             (partition == pa.scalar(part.tp.partition, pa.int32()))
             & (offset >= part.start)

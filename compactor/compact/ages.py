@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.log.model import Batch
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 
 #: ``retention.ms`` has this many periods. A compaction makes records outlive their retention by one of them at most.
 PERIODS = 8

@@ -7,7 +7,7 @@ stay. See docs/internals/design/compaction.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,13 +26,12 @@ from txnstore.compactor.compact.clean_plan import CleanPlan
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.newest import NewestByKey, Offsets
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch
+from txnstore.core.log.model import Batch, Layout
+from txnstore.core.log.slices import Slice
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
-from txnstore.core.log.visibility import Slice
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection, Run
-from txnstore.read.rewriting import RewritingProjection
+from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.partition import key_bytes
@@ -70,36 +69,6 @@ class Cleaned:
         return bool(self.superseded or self.tombstones or self.keyless or self.stamped)
 
 
-class CleanProjection(RewritingProjection):
-    """``_offset``, ``_timestamp``, all columns of a topic, and for a topic of Kafka records the delete horizons.
-
-    Args:
-        topic: The topic.
-        stamped: The keys of the segments that have delete horizons.
-
-    Attributes:
-        rows: The schema of the tables, and of the cleaned segments.
-    """
-
-    def __init__(self, topic: CatalogTopic, stamped: frozenset[str]) -> None:
-        super().__init__(topic, [OFFSET_FIELD, TIMESTAMP_FIELD])
-        self._stamped = stamped
-        self.rows = self.schema if topic.schema is not None else self.schema.append(HORIZON_FIELD)
-
-    def needs(self, batch: Batch) -> list[str]:
-        """The columns to decode from the segment of a batch."""
-        return [*super().needs(batch), *([HORIZON_FIELD.name] if batch.segment.key in self._stamped else [])]
-
-    def fit(self, table: pa.Table, runs: Sequence[Run]) -> pa.Table:
-        """Convert decoded rows to :attr:`rows`. The rows of all runs have the same columns."""
-        converted = super().fit(table, runs)
-        if len(self.rows) == len(self.schema):
-            return converted
-        if any(run.part.batch.segment.key in self._stamped for run in runs):
-            return converted.append_column(HORIZON_FIELD, table.column(HORIZON_FIELD.name))
-        return converted.append_column(HORIZON_FIELD, pa.nulls(table.num_rows, HORIZON_FIELD.type))
-
-
 class Clean:
     """One clean of one partition.
 
@@ -134,10 +103,8 @@ class Clean:
         self._read, self._removed, self._added = Sums(), Sums(), list[Sums]()
         #: The sums of tables that are being hashed, and are not added to these yet.
         self._accounts: list[Future[ConservedSums]] = []
-        stamped = frozenset(
-            source.batch.segment.key for source in plan.sources if source.batch.delete_horizon is not None
-        )
-        self._projection = CleanProjection(topic, stamped)
+        hidden = [HORIZON_FIELD] if topic.schema is None else []
+        self._columns = Columns.of_segments(topic, Layout.MERGED, hidden=hidden, conserves=True)
         # A tombstone above the LSO is still to be seen by readers, and to remove records below the LSO.
         self._removes_tombstones = topic.schema is None and not plan.past_hw
 
@@ -167,17 +134,17 @@ class Clean:
         """Read the keys of all sources; returns the number of records."""
         column, records = self._writer.key_column, 0
         assert column is not None, "only topics with a key are cleaned"
-        projection = Projection(self._topic, [OFFSET_FIELD.name, column])
-        for table in self._tables(self._plan.sources, projection):
+        columns = Columns(self._topic, [OFFSET_FIELD.name, column])
+        for table in self._tables(self._plan.sources, columns):
             newest.add(key_bytes(table.column(column), column), table.column(OFFSET_FIELD.name))
             records += table.num_rows
             del table  # Else it is in memory while the next one is decoded.
         return records
 
-    def _tables(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
+    def _tables(self, sources: tuple[Slice, ...], columns: Columns) -> Iterator[pa.Table]:
         """The tables of the sources in offset order, checked."""
         last_offset, rows = -1, 0
-        for table in self._blocks(sources, projection):
+        for table in self._blocks(sources, columns):
             offsets = table.column(OFFSET_FIELD.name).to_numpy()
             if offsets[0] <= last_offset or (offsets[1:] <= offsets[:-1]).any():
                 msg = f"a segment of {self._plan.tp} has offsets out of order: {offsets[0]} follows {last_offset}"
@@ -192,11 +159,11 @@ class Clean:
             msg = f"the segments of {self._plan.tp} up to offset {last_offset} have {rows} records; expected {expected}"
             raise CorruptionError(msg)
 
-    def _blocks(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
+    def _blocks(self, sources: tuple[Slice, ...], columns: Columns) -> Iterator[pa.Table]:
         """The rows of the sources; with little memory in tables of a few bytes, and only one row group is decoded."""
         few, window = self._memory.few_threads, self._memory.fetched
         tables = read_ahead(
-            self._objects, self._pool, sources, projection, together=True, window=window, decode_ahead=not few
+            self._objects, self._pool, sources, columns, together=True, window=window, decode_ahead=not few
         )
         if not few:
             yield from in_blocks(tables)
@@ -221,8 +188,8 @@ class Clean:
             for source in self._plan.sources
             if source.limit > self._plan.dirty_from and source.batch.delete_horizon is None
         )
-        projection = Projection(self._topic, [OFFSET_FIELD.name, _VALUE])
-        return any(table.column(_VALUE).null_count for table in self._tables(dirty, projection))
+        columns = Columns(self._topic, [OFFSET_FIELD.name, _VALUE])
+        return any(table.column(_VALUE).null_count for table in self._tables(dirty, columns))
 
     # Copying ----------------------------------------------------------------------------------------------------------
 
@@ -234,7 +201,7 @@ class Clean:
 
     def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
         with closing(_PendingSegments()) as pending, BackgroundQueue(self._pool) as writing:
-            for table in self._tables(sources, self._projection):
+            for table in self._tables(sources, self._columns):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 rows = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
                 part = self._account(table, offsets, rows.column(OFFSET_FIELD.name).to_numpy())
@@ -253,7 +220,7 @@ class Clean:
     def _add(self, pending: _PendingSegments, rows: pa.Table, sums: Future[ConservedSums]) -> None:
         """Encode the rows that stay of a table; ends the segment if it is large enough."""
         if pending.writer is None:
-            config, schema = self._writer.config, self._projection.rows
+            config, schema = self._writer.config, self._columns.schema
             pending.writer = SegmentWriter(
                 schema,
                 config.segment_format,

@@ -10,8 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.core.log.model import Batch, Partition
-from txnstore.core.log.visibility import Slice, aborted_batches, is_open
+from txnstore.core.log.model import Batch, Layout, Partition
+from txnstore.core.log.slices import Slice, whole_batch
+from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import TopicPartition
 
 
@@ -142,10 +143,10 @@ def plan_past_hw(
             runs[-1].append(batch)
     plans = []
     for run in filter(None, runs):
-        new = [batch for batch in run if not batch.segment.explicit_offsets and batch.segment.key not in settled]
+        new = [batch for batch in run if batch.layout is Layout.APPENDED and batch.segment.key not in settled]
         dirty = sum(batch.size for batch in new)
         ratio = dirty / sum(batch.size for batch in run)
-        sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
+        sources = tuple(whole_batch(tp, batch) for batch in run if not is_aborted(batch))
         if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty)):
             start = run[0].base_offset
             plans.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))

@@ -13,11 +13,11 @@ from txnstore.chain import keys
 from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch
+from txnstore.core.log.model import Batch, Layout
 from txnstore.core.log.sums import ConservedSums, Sums
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
-from txnstore.read.rewriting import RewritingProjection
+from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
@@ -67,16 +67,16 @@ def _encode(
     compression: str,
 ) -> tuple[EncodedSegment, Sums, int, int]:
     """The merged segment, the sums of the records, and their minimum and maximum timestamp in milliseconds."""
-    projection = RewritingProjection(topic, [OFFSET_FIELD, TIMESTAMP_FIELD])
+    columns = Columns.of_segments(topic, Layout.MERGED, conserves=True)
     ranges: list[tuple[int, int]] = []
     sums = RunningSums(pool)
     for_table = topic_writer(topic).config.has_table
     with (
-        SegmentWriter(projection.schema, fmt, compression, for_table=for_table) as writer,
+        SegmentWriter(columns.schema, fmt, compression, for_table=for_table) as writer,
         BackgroundQueue(pool) as writing,
     ):
         at = plan.base_offset - 1
-        for table in in_blocks(read_ahead(objects, pool, [*plan.sources], projection, together=True)):
+        for table in in_blocks(read_ahead(objects, pool, [*plan.sources], columns, together=True)):
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
             ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
             sums.add(table)

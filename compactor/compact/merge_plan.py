@@ -15,9 +15,10 @@ from itertools import groupby
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.compact.ages import period
 from txnstore.core.log.model import Batch, Partition, Segment
-from txnstore.core.log.visibility import Slice, aborted_batches
+from txnstore.core.log.slices import Slice, whole_batch
+from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.model import TopicPartition
-from txnstore.tables.plan import is_direct
+from txnstore.tables.plan import DIRECT
 
 #: A first segment this many times as large as all others of its run is left out, so that repeated compactions do not
 #: rewrite the largest segment each time for a few new records.
@@ -106,7 +107,7 @@ def plan_merges(
     for run in _runs(partition, is_aborted, target_bytes, config):
         rest = _without_dominant(run, is_aborted)
         plans += _unmerged(tp, run[: len(run) - len(rest)], is_aborted, moves)
-        sources = tuple(_whole(tp, batch) for batch in rest if not is_aborted(batch))
+        sources = tuple(whole_batch(tp, batch) for batch in rest if not is_aborted(batch))
         if len(sources) >= max(2, min_segments) or any(moves(source.batch) for source in sources):
             plans.append(MergePlan(tp, tuple(rest), sources))
         else:
@@ -143,7 +144,7 @@ def _runs(
         if not large:
             run.append(batch)
             size += weight
-        elif not batch.alone or batch.segment.is_range or (config.has_table and not is_direct(batch)):
+        elif not batch.alone or batch.segment.is_range or (config.has_table and not DIRECT.opens(batch)):
             yield [batch]
     if run:
         yield run
@@ -170,7 +171,7 @@ def _unmerged(
         if aborted:
             yield MergePlan(tp, tuple(group), ())
         else:
-            yield from (MergePlan(tp, (batch,), (_whole(tp, batch),)) for batch in group if moves(batch))
+            yield from (MergePlan(tp, (batch,), (whole_batch(tp, batch),)) for batch in group if moves(batch))
 
 
 def _moves(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool]) -> bool:
@@ -178,12 +179,8 @@ def _moves(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool
 
     It is in an object with others, or a table cannot use its segment.
     """
-    if config.has_table and not is_direct(batch):
+    if config.has_table and not DIRECT.opens(batch):
         return True
     limit = config.inline_bytes if batch.segment.inlined else config.segment_own_bytes
     in_company = batch.segment.is_range or not batch.alone
     return in_company and ((batch.shared and limit == 0) or released(batch.segment))
-
-
-def _whole(tp: TopicPartition, batch: Batch) -> Slice:
-    return Slice(tp, batch, batch.base_offset, batch.limit)

@@ -8,7 +8,7 @@ from txnstore.chain import keys
 from txnstore.chain.keys import Keys
 from txnstore.compactor.repair.plan import Loss
 from txnstore.compactor.verify.segments import damage_of, slices
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.state import State
 from txnstore.phrases import counted, some
 from txnstore.storage.base import ObjectInfo, ObjectStore

@@ -15,8 +15,9 @@ from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.compact.ages import period
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch, Partition, Segment
-from txnstore.core.log.visibility import Slice, aborted_batches
+from txnstore.core.log.model import Batch, Layout, Partition, Segment
+from txnstore.core.log.slices import whole_batch
+from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.model import TopicPartition, items_of
 from txnstore.core.state import State
 
@@ -131,7 +132,7 @@ def _tail(log: Partition) -> list[Batch]:
         segment = batch.segment
         if segment.inlined:
             small += 1
-        elif segment.explicit_offsets:
+        elif batch.layout is not Layout.APPENDED:
             merged += 1
         else:
             others += 1
@@ -170,7 +171,7 @@ def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, 
 
 def _is_settled(batch: Batch) -> bool:
     """Whether a batch is in a segment like those that settling writes, which later ones may be merged with."""
-    return batch.segment.explicit_offsets and batch.delete_horizon is None and batch.segment.size < _SIZES[-1]
+    return batch.layout is not Layout.APPENDED and batch.delete_horizon is None and batch.segment.size < _SIZES[-1]
 
 
 def _enough(newest_first: Sequence[Segment]) -> list[Segment]:
@@ -213,7 +214,7 @@ def _plans(
     """The replacements in a partition, in offset order."""
     is_aborted = aborted_batches(log)
     for run in _runs(tail, log, windows, config):
-        sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
+        sources = tuple(whole_batch(tp, batch) for batch in run if not is_aborted(batch))
         yield MergePlan(tp, tuple(run), sources, log.revision)
 
 

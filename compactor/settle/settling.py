@@ -29,18 +29,17 @@ from txnstore.connection import OpenParts
 from txnstore.coordinator.completion import LINGER
 from txnstore.coordinator.copies import copy_topics
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch, Partition, Segment
+from txnstore.core.log.model import Batch, Layout, Partition, Segment
+from txnstore.core.log.slices import Slice
 from txnstore.core.log.sums import ConservedSums, Sums
-from txnstore.core.log.visibility import Slice
 from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
-from txnstore.read.ranged import DAMAGE
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import NewerSchemaError, Projection, Run, is_missing, unreadable
-from txnstore.read.rewriting import RewritingProjection
+from txnstore.read.reader import is_missing, read_decoded
+from txnstore.read.rows import Columns
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.pieces import DecodedSegment
@@ -384,15 +383,13 @@ def _upload(parts: OpenParts, topic: CatalogTopic, merges: Sequence[_Merge]) -> 
     config, compression = topic_writer(topic).config, topic_writer(topic).compression
     tp = merges[0].plan.tp
     key = keys.segment(tp.topic, tp.partition, parts.connection.runtime.new_id(), config.segment_format)
-    projection = RewritingProjection(topic, [PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD])
-    encoded = _encode(parts, projection, merges, config.segment_format, compression)
+    columns = Columns.of_segments(topic, Layout.SETTLED, conserves=True)
+    encoded = _encode(parts, columns, merges, config.segment_format, compression)
     parts.connection.objects.put(key, encoded.data)
     return encoded.segment(key, explicit_offsets=True)
 
 
-def _encode(
-    parts: OpenParts, projection: Projection, merges: Sequence[_Merge], fmt: str, compression: str
-) -> EncodedSegment:
+def _encode(parts: OpenParts, columns: Columns, merges: Sequence[_Merge], fmt: str, compression: str) -> EncodedSegment:
     """The rows of all plans as one segment.
 
     Raises:
@@ -400,11 +397,9 @@ def _encode(
     """
     sources = [source for merge in merges for source in merge.plan.sources]
     ends = np.cumsum([merge.plan.records for merge in merges])
-    for_table = topic_writer(projection.topic).config.has_table
-    with SegmentWriter(
-        projection.schema, fmt, compression, row_group_bytes=_GROUP_BYTES, for_table=for_table
-    ) as writer:
-        for table in _tables(parts, sources, projection):
+    for_table = topic_writer(columns.topic).config.has_table
+    with SegmentWriter(columns.schema, fmt, compression, row_group_bytes=_GROUP_BYTES, for_table=for_table) as writer:
+        for table in _tables(parts, sources, columns):
             _check_open(parts)
             hashes, sizes = row_hashes(table)
             partitions, offsets, times = _numbers(table)
@@ -418,7 +413,7 @@ def _encode(
                     writer.end_row_group(_PART_BYTES)  # A reader of one partition decodes little more.
                 start = rows.stop
         if writer.rows != ends[-1]:
-            msg = f"small commits of topic {projection.topic.name!r} have {writer.rows} records; expected {ends[-1]}"
+            msg = f"small commits of topic {columns.topic.name!r} have {writer.rows} records; expected {ends[-1]}"
             raise CorruptionError(msg)
         return writer.finish()
 
@@ -430,7 +425,7 @@ def _numbers(table: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
     return partitions, offsets, times
 
 
-def _tables(parts: OpenParts, sources: Sequence[Slice], projection: Projection) -> Iterator[pa.Table]:
+def _tables(parts: OpenParts, sources: Sequence[Slice], columns: Columns) -> Iterator[pa.Table]:
     """The rows of sources in order: of inlined ones some megabytes together, of others one row group at a time.
 
     Each entry, and each small segment of several partitions, is fetched once.
@@ -443,11 +438,9 @@ def _tables(parts: OpenParts, sources: Sequence[Slice], projection: Projection) 
     for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
         if inlined:
             for block in _blocks(run):
-                yield from _taken([(source, files[place_of(source.batch.segment)]) for source in block], projection)
+                yield read_decoded([(source, files[place_of(source.batch.segment)]) for source in block], columns)
         else:
-            yield from in_blocks(
-                read_ahead(objects, parts.pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False)
-            )
+            yield from in_blocks(read_ahead(objects, parts.pool, run, columns, window=_BLOCK_BYTES, decode_ahead=False))
 
 
 def _entries(parts: OpenParts, sources: Iterable[Slice]) -> dict[Place, DecodedSegment]:
@@ -465,30 +458,6 @@ def _entries(parts: OpenParts, sources: Iterable[Slice]) -> dict[Place, DecodedS
 def _check_open(parts: OpenParts) -> None:
     if not parts.open:
         raise _ClosedError
-
-
-def _taken(sources: Iterable[tuple[Slice, DecodedSegment]], projection: Projection) -> Iterator[pa.Table]:
-    """The rows of whole batches of decoded segments, taken all at once: each alone would cost more than its rows."""
-
-    def kind(source: tuple[Slice, DecodedSegment]) -> tuple[object, ...]:
-        """What batches have in common that are converted together."""
-        part, file = source
-        return file.table.schema, projection.time_column_of(part.batch)
-
-    for _, alike in groupby(sources, kind):
-        parts, files = zip(*alike, strict=True)
-        batches = [part.batch for part in parts]
-        projection.check_columns(batches[0].segment, files[0].columns)  # They are alike.
-        distinct = {id(file): file.table for file in files}
-        before = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]), strict=False))
-        first = np.array([before[id(file)] + batch.first_row for file, batch in zip(files, batches, strict=True)])
-        counts = np.array([batch.records for batch in batches])
-        places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        runs = [Run(part, part.batch.records, part.batch.base_offset) for part in parts]
-        try:
-            yield projection.fit(pa.concat_tables(distinct.values()).combine_chunks().take(pa.array(places)), runs)
-        except (*DAMAGE, NewerSchemaError) as error:
-            raise unreadable(batches[0].segment, error) from error
 
 
 def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:

@@ -16,13 +16,14 @@ from txnstore.compactor.engine import Engine, Job
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.invariants.common import Violation
 from txnstore.core.log.model import Segment
+from txnstore.core.log.slices import Slice, whole_batch
 from txnstore.core.log.sums import Sums
-from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, SchemaMismatchError, StorageError
 from txnstore.read import ranged
 from txnstore.read.ranged import DAMAGE, HashedSegment, forget_footers, has_footer
-from txnstore.read.reader import PieceRows, Projection, Run, check_file, open_whole, pieces_of, unreadable
+from txnstore.read.reader import PieceRows, check_file, open_whole, pieces_of
+from txnstore.read.rows import Columns, Run, check_place, evaluate, unreadable
 from txnstore.runtime import Runtime
 from txnstore.segment.pieces import SegmentFile
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
@@ -69,7 +70,7 @@ def verify_segments(
     findings = SegmentFindings()
     sizes = {**payloads, **{item.key: item.size for item in objects.list(keys.TOPICS)}}
     intact = [
-        (part, topic, sums.get((part.batch.segment.key, part.batch.first_row)))
+        (part, topic, sums.get((part.batch.segment.key, part.rows.start)))
         for state in states
         for part, topic in _listed_as_recorded(findings, state, topics, sizes)
     ]
@@ -135,7 +136,7 @@ def slices(state: State) -> Iterator[Slice]:
     """All batches of all partitions, aborted and open ones included, and the whole of one that the log start cuts."""
     for tp in sorted(state.partitions):
         for batch in state.partitions[tp].batches:
-            yield Slice(tp, batch, batch.base_offset, batch.limit)
+            yield whole_batch(tp, batch)
 
 
 def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
@@ -168,46 +169,47 @@ def _read_all(
     forget_footers()
     forget(objects)
     violations: list[Violation] = []
-    projections: dict[str, Projection | None] = {}
+    by_topic: dict[str, Columns | None] = {}
     flying: deque[Future[list[Violation]]] = deque()
     for parts in segments:
         topic = parts[0][1]
-        if topic.name not in projections:
-            projections[topic.name] = _projection(topic)
-        projection = projections[topic.name]
-        if projection is None:
+        if topic.name not in by_topic:
+            by_topic[topic.name] = _columns(topic)
+        columns = by_topic[topic.name]
+        if columns is None:
             continue
         if len(flying) == _WINDOW:
             violations += flying.popleft().result()
-        flying.append(pool.submit(_read, objects, parts, projection))
+        flying.append(pool.submit(_read, objects, parts, columns))
     while flying:
         violations += flying.popleft().result()
     return violations
 
 
-def _projection(topic: CatalogTopic) -> Projection | None:
+def _columns(topic: CatalogTopic) -> Columns | None:
     """All columns of a topic; None if they are not known: the check of the topics reports that."""
     try:
-        return Projection(topic)
+        return Columns(topic)
     except CorruptionError:
         return None
 
 
-def _read(objects: ObjectStore, parts: Sequence[_Part], projection: Projection) -> list[Violation]:
+def _read(objects: ObjectStore, parts: Sequence[_Part], columns: Columns) -> list[Violation]:
     """Read a segment once, and compare its hash and the rows of its batches with the chain.
 
     One row group of a large segment is in memory, however many batches have rows of it.
     """
     segment = parts[0][0].batch.segment
-    contents = [_Content(part, projection, expected) for part, _, expected in parts]
+    contents = [_Content(part, columns, expected) for part, _, expected in parts]
     try:
         file = _open(objects, parts[0][0])
         pieces = [(rows, content) for content in contents for rows in pieces_of(content.part, file)]
-        columns = list(dict.fromkeys(name for each in contents for name in projection.needs(each.part.batch)))
+        check_place(parts[0][0].batch, file.columns)
+        names = list(dict.fromkeys(name for each in contents for name in columns.needs(each.part)))
         for number, together in groupby(sorted(pieces, key=_piece), _piece):
-            table = file.read(number, columns)
+            table = file.read(number, names)
             for rows, content in together:
-                content.add(table.slice(rows.first_row, rows.rows), rows.offset)
+                content.add(table.slice(rows.start, rows.rows), rows.at)
         if isinstance(file, HashedSegment):
             file.compare()
     except CorruptionError as error:
@@ -243,20 +245,20 @@ class _Content:
 
     Args:
         part: The batch.
-        projection: All columns of its topic.
+        columns: All columns of its topic.
         expected: The recorded sums of its records; None if none are.
     """
 
-    def __init__(self, part: Slice, projection: Projection, expected: Sums | None) -> None:
+    def __init__(self, part: Slice, columns: Columns, expected: Sums | None) -> None:
         self.part = part
-        self._projection, self._expected = projection, expected
+        self._columns, self._expected = columns, expected
         self._summary, self._sums = _ContentSummary(), Sums()
         self._damage: Exception | None = None
 
-    def add(self, rows: pa.Table, offset: int) -> None:
-        """Add rows; ``offset``: that of the first one, if the segment stores no offsets."""
+    def add(self, rows: pa.Table, at: int) -> None:
+        """Add rows, the first of which has a number in the segment."""
         try:
-            table = self._projection.fit(rows, [Run(self.part, rows.num_rows, offset)])
+            table = evaluate(self._columns, rows, [Run(self.part, rows.num_rows, at)])
             self._summary.add(table)
             if self._expected is not None:
                 self._sums += sums_of(table)
@@ -271,7 +273,7 @@ class _Content:
             return
         for message in content.problems(self.part):
             yield Violation("segment_rows", message, key)
-        first, last = self._projection.timestamp_range(self.part)
+        first, last = self.part.time_range
         if content.rows and (content.oldest < first or content.newest > last):
             message = f"it has timestamps from {content.oldest} to {content.newest}; expected {first} to {last}"
             yield Violation("segment_timestamps", message, key)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment, TimestampType
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, schema_to_text

@@ -16,7 +16,8 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.core.transactions.commands import Ended, EndTxn, WriteMarkers
-from txnstore.read.reader import Projection, read_slice
+from txnstore.read.reader import read_slice
+from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.spark.options import read_options
@@ -98,7 +99,7 @@ def _spark(store: Store, snapshot: Snapshot) -> list[bytes]:
         value
         for group in groups
         for part in group.slices
-        for value in read_slice(connection_of(store).objects, part, Projection(group.topic)).column("value").to_pylist()
+        for value in read_slice(connection_of(store).objects, part, Columns(group.topic)).column("value").to_pylist()
     ]
 
 

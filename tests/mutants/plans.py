@@ -12,7 +12,7 @@ from txnstore.core import maintenance
 from txnstore.core.catalog import versions
 from txnstore.core.log import appending, retention
 from txnstore.producer import upload
-from txnstore.read.rewriting import RewritingProjection
+from txnstore.read import reader, rows
 
 _PLANS = "protocol/compact/test_plans.py::"
 _KEEPS = _PLANS + "test_step_keeps_what_was_acknowledged_by_a_version_that_it_did_not_plan_with"
@@ -93,15 +93,15 @@ PLANS = (
     ),
     Mutant(
         "the sums of a conversion are not compared",
-        RewritingProjection._check_sums,
+        rows._check_sums,
         "if $read != $converted:",
         "if False:",
         test=_PLANS + "test_conversion_that_changes_a_value_is_refused",
     ),
     Mutant(
         "a settlement leaves out columns that it does not know",
-        settling._taken,
-        "$projection.check_columns($batches[0].segment, $files[0].columns)",
+        reader.read_decoded,
+        "$columns.check($part.batch, $file.columns)",
         "pass",
         test=_PLANS + "test_column_that_no_version_of_the_topic_has_is_damage[settle]",
     ),

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.consumer.fetcher import Poller
 from txnstore.gateway.fetch import Fetch
 from txnstore.producer import upload
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns
 from txnstore.segment import parquet
 from txnstore.spark.streams.stream import Stream
 from txnstore.sql import views
@@ -19,14 +19,14 @@ _OLDER = "integration/sql/test_filters.py::test_filters_find_the_rows_of_a_scan_
 READERS = (
     Mutant(
         "a reader leaves out a column that it does not know",
-        Projection.check_columns,
-        "if not self._known.issuperset($names):",
+        Columns.check,
+        "if not self._known.issuperset($found):",
         "if False:",
         test=_UNORDERED + "[column]",
     ),
     Mutant(
         "a reader narrows a type that was widened",
-        Projection._conform,
+        Columns.conform,
         "is_wider($known, $field.type)",
         "False",
         test=_UNORDERED + "[type]",

@@ -1,7 +1,7 @@
 """A reader of Iceberg v2 tables, with nothing but fastavro and pyarrow: slow, plain, by the specification.
 
 It shares no code with what writes the tables. Source: the Iceberg table specification, v2: "Scan Planning", "Column
-Projection", "Delete Formats", "Name Mapping Serialization".
+Columns", "Delete Formats", "Name Mapping Serialization".
 """
 
 from __future__ import annotations

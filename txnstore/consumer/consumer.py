@@ -399,7 +399,7 @@ class Consumer:
         topics = self._connection.view(refresh=False).topics
         names = chain((tp.topic for tp in self._positions.assigned), self._positions.topics or ())
         topic = next((topics[name] for name in names if name in topics), None)
-        return self._positions.projection(topic).schema.empty_table() if topic is not None else pa.table({})
+        return self._positions.columns(topic).schema.empty_table() if topic is not None else pa.table({})
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[PolledRows]:
         if not self._positions.assigned and not self._positions.topics:

@@ -27,8 +27,9 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, TxnStoreError, UnstableOffsetCommitError, UnsupportedFormatError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
-from txnstore.read.reader import Projection, is_missing, is_newer
+from txnstore.read.reader import is_missing, is_newer
 from txnstore.read.records import Headers, Record
+from txnstore.read.rows import Columns
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import RecentObjects
 
@@ -343,12 +344,12 @@ class PolledRows:
     """Rows of one partition that a poll returns, with all columns of a read."""
 
     tp: TopicPartition
-    projection: Projection
+    columns: Columns
     table: pa.Table
 
     def records(self) -> list[Record]:
         """The rows as records."""
-        table, topic, partition = self.table, self.projection.topic, self.tp.partition
+        table, topic, partition = self.table, self.columns.topic, self.tp.partition
         offsets = table["_offset"].to_pylist()
         timestamps = table["_timestamp"].cast(pa.int64()).to_pylist()
         name = topic.name
@@ -400,7 +401,7 @@ def drain(
 
     def following() -> Flow | None:
         return next(
-            (flow for flow in flows if flow.has_rows and (schema is None or flow.projection.schema == schema)), None
+            (flow for flow in flows if flow.has_rows and (schema is None or flow.columns.schema == schema)), None
         )
 
     while rows > 0 and size > 0:
@@ -418,8 +419,8 @@ def drain(
                 break
             raise
         if table is not None:
-            result.append(PolledRows(flow.tp, flow.projection, table))
-            schema = flow.projection.schema if one_schema else None
+            result.append(PolledRows(flow.tp, flow.columns, table))
+            schema = flow.columns.schema if one_schema else None
             rows -= table.num_rows
             size -= table.nbytes
         if flow.between_slices:

@@ -13,10 +13,12 @@ from concurrent.futures import Executor, Future
 import pyarrow as pa
 
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import Slice, visible
+from txnstore.core.log.slices import Slice
+from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.read.readahead import Fetched, fetch_slice, one_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.reader import fetched_bytes, is_ranged
+from txnstore.read.rows import Columns
 from txnstore.storage.base import ObjectStore
 
 
@@ -27,7 +29,7 @@ class Flow:
     is in the slices, in this order: the remainder, the pieces of the begun slice, the fetches, the planned slices.
 
     Attributes:
-        projection: The columns to read, of one version of the topic.
+        columns: The columns to read, of one version of the topic.
         first_position: The position with which it was made.
         position: The offset of the next record to return.
         planned: The offset up to which the log is in slices, or was passed because it holds nothing to read.
@@ -41,16 +43,16 @@ class Flow:
         "_slices",
         "_tables",
         "_unread_pieces",
+        "columns",
         "first_position",
         "planned",
         "position",
-        "projection",
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, projection: Projection, position: int) -> None:
+    def __init__(self, tp: TopicPartition, columns: Columns, position: int) -> None:
         self.tp = tp
-        self.projection = projection
+        self.columns = columns
         self.first_position = position
         self.position = position
         self.planned = position
@@ -92,7 +94,7 @@ class Flow:
     @property
     def fetching_bytes(self) -> int:
         """Their size in bytes."""
-        return sum(self.projection.fetched_bytes(part) for part, _ in self._fetches)
+        return sum(fetched_bytes(part, self.columns) for part, _ in self._fetches)
 
     @property
     def has_unfetched(self) -> bool:
@@ -103,7 +105,7 @@ class Flow:
         """Start to fetch the next slice."""
         following = self._slices.popleft()
         self._pool = pool
-        self._fetches.append((following, pool.submit(fetch_slice, objects, following, self.projection)))
+        self._fetches.append((following, pool.submit(fetch_slice, objects, following, self.columns)))
 
     def take(self, rows: int) -> pa.Table | None:
         """Up to ``rows`` of the next rows, from one piece, and move the position after them.
@@ -140,7 +142,7 @@ class Flow:
                 fetched = fetch.result()
                 self._fetches.popleft()
                 self._slice, self._tables, self._unread_pieces = current, fetched.tables, fetched.pieces
-                if self._pool is not None and fetched.pieces > 1 and self.projection.reads_ranges(current):
+                if self._pool is not None and fetched.pieces > 1 and is_ranged(current, self.columns):
                     self._tables = one_ahead(self._pool, fetched.opened)
             for table in self._tables:
                 self._unread_pieces -= 1

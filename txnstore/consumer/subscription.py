@@ -23,7 +23,7 @@ from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, c
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnstableOffsetCommitError
 from txnstore.read.plan import find_partitions
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns
 from txnstore.validation import check_choice
 
 _LOG = logging.getLogger("txnstore.consumer")
@@ -152,7 +152,7 @@ class Positions:
         self._missing: set[str] = set()
         self._beyond: set[TopicPartition] = set()
         #: The columns to read, by id and version of the topic.
-        self._projections: dict[tuple[str, int], Projection] = {}
+        self._columns: dict[tuple[str, int], Columns] = {}
 
     # Which partitions -------------------------------------------------------------------------------------------------
 
@@ -378,10 +378,10 @@ class Positions:
         if part.flow is None:
             position = self._beginning(view, part, partition)
             part.origin = position if part.origin is None else part.origin
-            part.flow, part.begin = Flow(part.tp, self.projection(topic), position), None
-        elif part.flow.projection.topic.version != topic.version:
+            part.flow, part.begin = Flow(part.tp, self.columns(topic), position), None
+        elif part.flow.columns.topic.version != topic.version:
             part.flow.drop()
-            part.flow.projection = self.projection(topic)
+            part.flow.columns = self.columns(topic)
         position = part.flow.position
         if not partition.log_start <= position <= partition.high_watermark:
             if self.reset is Reset.NONE:
@@ -431,12 +431,12 @@ class Positions:
             if part.position is not None and tp.topic not in self._missing
         }
 
-    def projection(self, topic: CatalogTopic) -> Projection:
+    def columns(self, topic: CatalogTopic) -> Columns:
         """All columns of a topic, as it is now."""
         key = (topic.topic_id, topic.version)
-        if key not in self._projections:
-            self._projections[key] = Projection(topic)
-        return self._projections[key]
+        if key not in self._columns:
+            self._columns[key] = Columns(topic)
+        return self._columns[key]
 
 
 def _assignment(view: View, tp: TopicPartition) -> AssignedPartition:

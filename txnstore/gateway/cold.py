@@ -19,14 +19,15 @@ import pyarrow as pa
 
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice, Times, whole_batch
 from txnstore.core.model import Isolation
 from txnstore.gateway.budget import Budget
 from txnstore.gateway.records.columns import EncodedBatch, to_batches
 from txnstore.gateway.records.typed import json_rows
 from txnstore.gateway.services import Services
 from txnstore.read.ranged import has_footer
-from txnstore.read.reader import OpenSlice, Projection, open_slice, read_together
+from txnstore.read.reader import OpenSlice, open_slice, read_together
+from txnstore.read.rows import Columns
 from txnstore.segment.codec import ROW_GROUP_BYTES
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import RecentObjects
@@ -41,12 +42,6 @@ _DECODED_BYTES = ROW_GROUP_BYTES
 _COLUMNS = ("_offset", "_timestamp", "key", "value", "headers")
 #: How many times as many bytes rows may have when they are decoded.
 _EXPANSION = 4
-
-
-def bytes_of(part: Slice) -> int:
-    """The bytes of a batch in its segment, about."""
-    segment = part.batch.segment
-    return segment.size * part.batch.records // max(1, segment.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +129,7 @@ class ColdBatches:
     ) -> Stretch:
         held = self._memory.hold()
         try:
-            await held.add(min(_EXPANSION * sum(map(bytes_of, parts)), _DECODED_BYTES))
+            await held.add(min(_EXPANSION * sum(part.batch.size for part in parts), _DECODED_BYTES))
             call = partial(_encode_first, self._services.connection, self._objects(), topic, parts, position)
             first, limit, batches = await self._services.in_thread(call)
         finally:
@@ -201,22 +196,22 @@ def _encode(
     connection: Connection, objects: ObjectStore, topic: CatalogTopic, parts: Sequence[Slice], position: int
 ) -> _Encoded:
     """The offsets whose records were read, and these."""
-    projection = Projection(topic, _COLUMNS if topic.schema is None else None)
+    columns = Columns(topic, _COLUMNS if topic.schema is None else None)
     if is_large(parts[0]) and has_footer(parts[0].batch.segment):
-        part = Slice(parts[0].tp, parts[0].batch, position, parts[0].batch.limit)
-        table, limit = _first_piece(open_slice(objects, part, projection, in_parts=True))
+        part = parts[0].between(position, parts[0].batch.limit)
+        table, limit = _first_piece(open_slice(objects, part, columns, in_parts=True))
         return position, limit, _batches(table, topic, [part]) if table is not None else ()
     # Whole batches, as Kafka returns them: a consumer skips what is before its position.
-    whole = [Slice(part.tp, part.batch, part.batch.base_offset, part.batch.limit) for part in parts]
-    others = [connection.pool.submit(partial(open_slice, objects, part, projection)) for part in whole[1:]]
-    opened = [open_slice(objects, whole[0], projection), *(other.result() for other in others)]
-    table = read_together(opened, projection)
+    whole = [whole_batch(part.tp, part.batch) for part in parts]
+    others = [connection.pool.submit(partial(open_slice, objects, part, columns)) for part in whole[1:]]
+    opened = [open_slice(objects, whole[0], columns), *(other.result() for other in others)]
+    table = read_together(opened, columns)
     return whole[0].start, whole[-1].limit, _batches(table, topic, whole)
 
 
 def is_large(part: Slice) -> bool:
     """Whether a batch is read alone, and in pieces, if its segment has any that can be read alone."""
-    return bytes_of(part) > TOGETHER_BYTES
+    return part.batch.size > TOGETHER_BYTES
 
 
 def _first_piece(opened: OpenSlice) -> tuple[pa.Table | None, int]:
@@ -247,10 +242,10 @@ def _append_time(topic: CatalogTopic, part: Slice) -> tuple[bool, int | None]:
     A compaction stores the time of each row, and not where it came from, which the topic tells. It may merge many
     appends of one record, so its batches do not end where the time changes: nearly all of them would have one record.
     """
-    merged = part.batch.segment.explicit_offsets
-    kind = (None if merged else part.batch.timestamp_type) or topic.config.get("message.timestamp.type")
-    at_append = kind == "LogAppendTime"
-    return at_append, part.batch.appended_at if at_append and not merged else None
+    if part.times is Times.STORED:
+        return topic.config.get("message.timestamp.type") == "LogAppendTime", None
+    at_append = part.times is Times.APPEND
+    return at_append, part.batch.appended_at if at_append else None
 
 
 def _records(table: pa.Table, topic: CatalogTopic) -> pa.Table:

@@ -15,12 +15,13 @@ from kio.schema.errors import ErrorCode
 from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import Slice, check_offset, each_visible
+from txnstore.core.log.slices import Slice
+from txnstore.core.log.visibility import check_offset, each_visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
-from txnstore.gateway.cold import TOGETHER, TOGETHER_BYTES, ColdBatches, bytes_of
+from txnstore.gateway.cold import TOGETHER, TOGETHER_BYTES, ColdBatches
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.records.batch import MAX_DELTA, gap_batch
@@ -249,7 +250,7 @@ def _together(parts: Iterator[Slice]) -> list[Slice]:
     size = 0
     for part in islice(parts, TOGETHER):
         together.append(part)
-        size += bytes_of(part)
+        size += part.batch.size
         if size >= TOGETHER_BYTES:
             break
     return together

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from txnstore.core.log.model import Batch
+from txnstore.core.log.model import Batch, Layout
 
 #: The bytes that they may have together.
 HOT_BYTES = 256 << 20
@@ -48,7 +48,7 @@ class HotBatches:
     def has(self, topic_id: str, partition: int, batch: Batch) -> bool:
         """Whether :meth:`find` has a batch of the log; not counted."""
         kept = self._batches.get((topic_id, partition, batch.base_offset))
-        return kept is not None and kept[0] == batch.limit and not batch.segment.explicit_offsets
+        return kept is not None and kept[0] == batch.limit and batch.layout is Layout.APPENDED
 
     def _forget(self, key: tuple[str, int, int]) -> None:
         kept = self._batches.pop(key, None)

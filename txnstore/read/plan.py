@@ -9,10 +9,12 @@ from typing import Literal
 import pyarrow as pa
 
 from txnstore import compute as pc
+from txnstore.core.log.model import Layout
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.read.reader import Projection, open_slice
+from txnstore.read.reader import open_slice
+from txnstore.read.rows import Columns
 from txnstore.storage.base import ObjectStore
 
 #: The isolation of a reader (Kafka's ``isolation.level``, CON-01): committed records only, or all records.
@@ -97,14 +99,14 @@ def offset_for_time(
         UnknownTopicOrPartitionError: The partition does not exist.
         CorruptionError: A segment is missing or damaged.
     """
-    projection = Projection(view.find_topic(tp.topic), ["_offset", "_timestamp"])
+    columns = Columns(view.find_topic(tp.topic), ["_offset", "_timestamp"])
     for part in visible(tp, view.find_partition(tp), isolation):
-        first, last = projection.timestamp_range(part)
+        first, last = part.time_range
         if last < timestamp:
             continue
-        if first == last and not part.batch.segment.explicit_offsets:
+        if first == last and part.layout is Layout.APPENDED:
             return OffsetAndTimestamp(part.start, first)
-        opened = open_slice(objects, part, projection)
+        opened = open_slice(objects, part, columns)
         for table in map(opened.read, range(len(opened))):
             moments = table.column("_timestamp").cast(pa.int64())
             row = pc.index(pc.greater_equal(moments, timestamp), True).as_py()
@@ -133,16 +135,16 @@ def offset_of_greatest_time(
         UnknownTopicOrPartitionError: The partition does not exist.
         CorruptionError: A segment is missing or damaged.
     """
-    projection = Projection(view.find_topic(tp.topic), ["_offset", "_timestamp"])
-    parts = [(projection.timestamp_range(part), part) for part in visible(tp, view.find_partition(tp), isolation)]
+    columns = Columns(view.find_topic(tp.topic), ["_offset", "_timestamp"])
+    parts = [(part.time_range, part) for part in visible(tp, view.find_partition(tp), isolation)]
     greatest: OffsetAndTimestamp | None = None
     for (first, last), part in sorted(parts, key=lambda each: (-each[0][1], each[1].start)):
         if greatest is not None and last < greatest.timestamp:
             break
-        if first == last and not part.batch.segment.explicit_offsets:
+        if first == last and part.layout is Layout.APPENDED:
             found = [OffsetAndTimestamp(part.start, first)]
         else:
-            opened = open_slice(objects, part, projection)
+            opened = open_slice(objects, part, columns)
             found = [_greatest_of(table) for table in map(opened.read, range(len(opened))) if table.num_rows]
         greatest = max(
             [*found, *([] if greatest is None else [greatest])],

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnstore.core.log.model import Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.segment.blocks import BLOCKS_KEY, Blocks
@@ -122,7 +122,7 @@ def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
     segment = part.batch.segment
     if not has_footer(segment):
         return False
-    rows = min(part.batch.records, part.limit - part.start)
+    rows = part.most_records
     if segment.size <= SMALL_BYTES:
         return not part.batch.alone and 4 * rows < segment.rows
     return segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * columns < all_columns

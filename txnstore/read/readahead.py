@@ -19,8 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from txnstore.core.log.visibility import Slice
-from txnstore.read.reader import OpenSlice, Projection, open_slice, read_together
+from txnstore.core.log.slices import Slice
+from txnstore.read.reader import OpenSlice, fetched_bytes, open_slice, read_together
+from txnstore.read.rows import Columns
 from txnstore.storage.base import ObjectStore
 
 #: The maximum number of segments fetched concurrently, and of their bytes; one segment may be larger.
@@ -56,9 +57,9 @@ class Fetched:
     pieces: int
 
 
-def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
+def fetch_slice(objects: ObjectStore, part: Slice, columns: Columns) -> Fetched:
     """Open a slice, and decode it if it has one piece."""
-    opened = open_slice(objects, part, projection)
+    opened = open_slice(objects, part, columns)
     if len(opened) == 1:
         table = opened.read(0)
         return Fetched(opened, table, iter((table,)), 1)
@@ -69,9 +70,9 @@ def _undecoded(opened: OpenSlice) -> Fetched:
     return Fetched(opened, None, map(opened.read, range(len(opened))), len(opened))
 
 
-def _open(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
+def _open(objects: ObjectStore, part: Slice, columns: Columns) -> Fetched:
     """Open a slice, and decode nothing."""
-    return _undecoded(open_slice(objects, part, projection))
+    return _undecoded(open_slice(objects, part, columns))
 
 
 class _Together:
@@ -80,9 +81,9 @@ class _Together:
     ``error``: why the segment after them could not be fetched; None if it was not asked for, or they are all.
     """
 
-    def __init__(self, slices: Sequence[OpenSlice], projection: Projection, error: Exception | None) -> None:
+    def __init__(self, slices: Sequence[OpenSlice], columns: Columns, error: Exception | None) -> None:
         self._slices = [opened for opened in slices if len(opened)]
-        self._projection = projection
+        self._columns = columns
         self.error = error
 
     def __len__(self) -> int:
@@ -91,25 +92,23 @@ class _Together:
 
     def read(self) -> pa.Table:
         """The rows of all of them in order, in one chunk: encoding many costs more than this copy of a few rows."""
-        return read_together(self._slices, self._projection)
+        return read_together(self._slices, self._columns)
 
 
-def _fetch(
-    objects: ObjectStore, parts: Sequence[Slice], projection: Projection, *, decode: bool
-) -> Fetched | _Together:
+def _fetch(objects: ObjectStore, parts: Sequence[Slice], columns: Columns, *, decode: bool) -> Fetched | _Together:
     """Open one slice, or several of small segments."""
     if len(parts) == 1:
         fetched = fetch_slice if decode else _open
-        return fetched(objects, parts[0], projection)
+        return fetched(objects, parts[0], columns)
     opened: list[OpenSlice] = []
     try:
         for part in parts:
-            opened.append(open_slice(objects, part, projection))  # noqa: PERF401 - those before an error are kept
+            opened.append(open_slice(objects, part, columns))  # noqa: PERF401 - those before an error are kept
     except Exception as error:
         if not opened:
             raise
-        return _Together(opened, projection, error)
-    return _Together(opened, projection, None)
+        return _Together(opened, columns, error)
+    return _Together(opened, columns, None)
 
 
 def one_ahead(pool: Executor, opened: OpenSlice) -> Iterator[pa.Table]:
@@ -133,7 +132,7 @@ def read_ahead(
     objects: ObjectStore,
     pool: Executor,
     slices: Iterable[Slice],
-    projection: Projection,
+    columns: Columns,
     *,
     together: bool = False,
     window: int = MAX_FETCH_BYTES,
@@ -146,8 +145,8 @@ def read_ahead(
     Args:
         objects: The object store.
         pool: Fetches and decodes concurrently.
-        slices: The slices, all of the topic of ``projection``.
-        projection: The columns to read.
+        slices: The slices, all of the topic of ``columns``.
+        columns: The columns to read.
         together: One task may fetch several small segments, one after the other, and their rows be one table: less
             work in all, but the first rows come later. It always may fetch several inlined ones.
         window: The maximum number of bytes that are fetched and not yet returned; one segment may be larger.
@@ -155,13 +154,13 @@ def read_ahead(
             thread, and no other one is in memory.
 
     Yields:
-        The rows, as tables of ``projection.schema``.
+        The rows, as tables of ``columns.schema``.
 
     Raises:
         CorruptionError: A segment is missing or damaged; raised after the rows of the slices before it. If it cannot be
             converted, the rows of those that are read together with it are left out.
     """
-    fetches = _Fetches(objects, pool, slices, projection, together=together, window=window, decode=decode_ahead)
+    fetches = _Fetches(objects, pool, slices, columns, together=together, window=window, decode=decode_ahead)
     decodes = _MAX_DECODES if decode_ahead else 1
     tables: deque[Future[pa.Table] | pa.Table] = deque()
     pieces: Iterator[Future[pa.Table] | pa.Table] = iter(())
@@ -200,14 +199,14 @@ class _Fetches:
         objects: ObjectStore,
         pool: Executor,
         slices: Iterable[Slice],
-        projection: Projection,
+        columns: Columns,
         *,
         together: bool,
         window: int,
         decode: bool,
     ) -> None:
-        self._pool, self._projection = pool, projection
-        self._fetch = partial(_fetch, objects, projection=projection, decode=decode)
+        self._pool, self._columns = pool, columns
+        self._fetch = partial(_fetch, objects, columns=columns, decode=decode)
         # One thread at a time uses a window.
         #: The slices that are not requested yet, in order.
         self._waiting = deque(slices)
@@ -225,7 +224,7 @@ class _Fetches:
         """Start fetches until the window is full; returns whether any segment is in the window."""
         while self._waiting and len(self._flying) < self._most and (not self._flying or self._bytes < self._window):
             parts = self._following()
-            size = sum(map(self._projection.fetched_bytes, parts))
+            size = sum(fetched_bytes(part, self._columns) for part in parts)
             self._flying.append((size, self._pool.submit(self._fetch, parts)))
             self._bytes += size
         return bool(self._flying)

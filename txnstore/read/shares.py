@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.read.ranged import WHOLE_BYTES
-from txnstore.read.reader import Projection, open_slice
+from txnstore.read.reader import open_slice
+from txnstore.read.rows import Columns
 from txnstore.segment.codec import least_row_groups
 from txnstore.storage.base import ObjectStore
 
@@ -35,21 +36,20 @@ def share_count(part: Slice, target: int, overhead: int = 0) -> int:
         target: The bytes of a share.
         overhead: The bytes that opening the segment counts for.
     """
-    batch, segment = part.batch, part.batch.segment
+    segment = part.batch.segment
     if segment.format != "parquet" or not segment.rows:
         return 1
     if segment.footer_size is None and segment.size > WHOLE_BYTES:
         return 1  # Each task would have to read it whole.
-    records = min(batch.records, part.limit - part.start)
-    size = segment.size * records // segment.rows
-    return max(1, min(least_row_groups(records, size), -(-(size + overhead) // target)))
+    size = part.most_bytes
+    return max(1, min(least_row_groups(part.most_records, size), -(-(size + overhead) // target)))
 
 
-def read_share(objects: ObjectStore, part: Slice, projection: Projection, share: Share) -> Iterator[pa.Table]:
+def read_share(objects: ObjectStore, part: Slice, columns: Columns, share: Share) -> Iterator[pa.Table]:
     """Read the rows of a share, one row group at a time.
 
     Raises:
         CorruptionError: The segment is missing or damaged.
     """
-    opened = open_slice(objects, part, projection, in_parts=True).share(share.number, share.count)
+    opened = open_slice(objects, part, columns, in_parts=True).share(share.number, share.count)
     return map(opened.read, range(len(opened)))

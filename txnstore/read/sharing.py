@@ -10,9 +10,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from txnstore.core.log.model import Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.read.readahead import most_fetches
-from txnstore.read.reader import OpenSlice, Projection, decode_whole, pieces_of
+from txnstore.read.reader import decode_whole, read_decoded
+from txnstore.read.rows import Columns
 from txnstore.segment.pieces import DecodedSegment
 from txnstore.storage.base import ObjectStore
 from txnstore.threads import ForkLock
@@ -45,19 +46,19 @@ class SharedSegments:
         self._kept: OrderedDict[_Name, DecodedSegment] = OrderedDict()
         self._bytes = 0
 
-    def open(self, slices: Sequence[Slice], projection: Projection) -> list[OpenSlice]:
-        """Open slices of shared segments, in their order; each segment that is not kept costs one GET.
+    def read(self, slices: Sequence[Slice], columns: Columns) -> pa.Table:
+        """The rows of slices of shared segments, in their order; each segment that is not kept costs one GET.
 
         Raises:
             CorruptionError: A segment is missing, or differs from its description in the chain.
         """
-        return [OpenSlice(part, projection, file, pieces_of(part, file)) for part, file in self.decoded(slices)]
+        return read_decoded(self.decoded(slices), columns)
 
     def decoded(self, slices: Sequence[Slice]) -> list[tuple[Slice, DecodedSegment]]:
         """Slices of shared segments with all rows of the segment of each, in their order.
 
         Raises:
-            CorruptionError: As :meth:`open`.
+            CorruptionError: As :meth:`read`.
         """
         names = [_name(part.batch.segment) for part in slices]
         wanted = dict(zip(names, slices, strict=True))

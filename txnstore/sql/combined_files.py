@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.visibility import Slice
-from txnstore.read.reader import Projection, read_together
+from txnstore.core.log.slices import Slice
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql.filesystem import parquet_bytes
-from txnstore.sql.types import shown_ms
+from txnstore.sql.views import shown_columns
 
 #: The maximum size of the segments whose rows are one file, in bytes as they are stored.
 FILE_BYTES = 16 << 20
@@ -39,16 +38,7 @@ class CombinedFile:
         return None
 
     def load(self) -> bytes:
-        projection = _Shown(self.topic)
-        return parquet_bytes(read_together(self.segments.open(self.slices, projection), projection))
-
-
-class _Shown(Projection):
-    """The columns of a view."""
-
-    def default_timestamp(self, part: Slice) -> int:
-        """The ``_timestamp`` of a row without a stored time, as SQL shows it."""
-        return shown_ms(super().default_timestamp(part))
+        return parquet_bytes(self.segments.read(self.slices, shown_columns(self.topic)))
 
 
 def combined_files(topic: CatalogTopic, slices: Iterable[Slice], segments: SharedSegments) -> dict[str, CombinedFile]:
@@ -71,7 +61,7 @@ def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
     run: list[Slice] = []
     keys: set[str] = set()  # A segment is decoded whole, however small the share of it that a reader sees.
     size = 0
-    for part in sorted(slices, key=lambda part: (part.batch.appended_at, part.batch.segment.key, part.batch.first_row)):
+    for part in sorted(slices, key=lambda part: (part.batch.appended_at, part.batch.segment.key, part.rows.start)):
         segment = part.batch.segment
         own = 0 if segment.key in keys else segment.size
         if run and (size + own > FILE_BYTES or len(run) == FILE_SLICES):
@@ -91,7 +81,7 @@ def _place(part: Slice) -> tuple[int, int]:
 def _digest(slices: Sequence[Slice]) -> str:
     """A name for the rows of the slices."""
     names = [
-        f"{part.tp.partition} {part.start} {part.limit} {part.batch.base_offset} {part.batch.first_row} "
+        f"{part.tp.partition} {part.start} {part.limit} {part.origin} {part.rows.start} "
         f"{part.batch.segment.sha256} {part.batch.segment.key}\n"
         for part in slices
     ]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
 from txnstore.core.log.model import Segment
-from txnstore.core.log.visibility import Slice
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
+from txnstore.read.rows import Ability
 from txnstore.snapshot import Snapshot
 from txnstore.sql.local import local_root
 from txnstore.sql.types import comment, quote
-from txnstore.sql.views import topic_select, view_names, visible_slices
+from txnstore.sql.views import shown_plan, topic_select, view_names
 from txnstore.storage.base import ObjectStore
+
+#: What a DuckDB without txnstore reads.
+_FILES = Ability(several=True)
 
 
 def emit(connection: Connection, snapshot: Snapshot, isolation: Isolation) -> str:
@@ -31,15 +33,14 @@ def emit(connection: Connection, snapshot: Snapshot, isolation: Isolation) -> st
         if refusal is not None:
             parts.append(comment(f"{quote(topic.name)} is left out: {refusal}"))
             continue
-        slices = visible_slices(topic, view, isolation)
-        unreadable = _unreadable(slices)
-        if unreadable is not None:
-            parts.append(comment(f"{quote(topic.name)} is left out: {_reason(unreadable)}"))
-            continue
         try:
-            select = topic_select(topic, slices, lambda segment: f"{root}/{segment.key}")
+            plan, rest = shown_plan(topic.name, view, isolation).split(_FILES)
+            select = topic_select(plan, lambda segment: f"{root}/{segment.key}")
         except TxnStoreError as error:
             parts.append(comment(f"{quote(topic.name)} is left out, because DuckDB cannot show it: {error}"))
+            continue
+        if rest.slices:
+            parts.append(comment(f"{quote(topic.name)} is left out: {_reason(rest.slices[0].batch.segment)}"))
             continue
         parts.append(f"CREATE OR REPLACE VIEW {quote(names[topic.name])} AS\n{select};")
     return "\n\n".join(parts) + "\n"
@@ -55,11 +56,6 @@ def _root(objects: ObjectStore) -> str:
         return url.rstrip("/")
     msg = f"the store {url} cannot be read by another DuckDB: views can be emitted for local folders and s3:// only"
     raise InvalidConfigError(msg)
-
-
-def _unreadable(slices: Sequence[Slice]) -> Segment | None:
-    segments = (part.batch.segment for part in slices)
-    return next((segment for segment in segments if segment.is_range or segment.format != "parquet"), None)
 
 
 def _reason(segment: Segment) -> str:

@@ -19,6 +19,7 @@ from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, CorruptionError, TxnStoreError, UnsupportedFormatError
+from txnstore.read.rows import Ability
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
@@ -26,8 +27,10 @@ from txnstore.sql.combined_files import CombinedFile, combined_files
 from txnstore.sql.filesystem import SegmentObject, TableFile, VirtualFile, segment_path
 from txnstore.sql.history import EntryHistory
 from txnstore.sql.types import literal, shown_ms
-from txnstore.sql.views import read_parquet, read_parquet_from, topic_select, visible_slices
+from txnstore.sql.views import read_parquet, read_parquet_from, shown_plan, topic_select
 
+#: What DuckDB reads through txnstore, which shows it each format as Parquet.
+_FILES = Ability(formats=None)
 #: What a database keeps for a slice whose rows are in a virtual file, in bytes.
 SLICE_BYTES = 100
 
@@ -91,10 +94,9 @@ def plan_topic(
         return f"{PROTOCOL}://{path}"
 
     try:
-        slices = visible_slices(topic, view, isolation)
-        fresh = combined_files(topic, [part for part in slices if part.batch.shared], _shared_segments(connection))
-        others = [part for part in slices if not part.batch.shared]
-        select = topic_select(topic, others, locate, [f"{PROTOCOL}://{path}" for path in fresh])
+        files, rest = shown_plan(topic.name, view, isolation).split(_FILES)
+        fresh = combined_files(topic, rest.slices, _shared_segments(connection))
+        select = topic_select(files, locate, [f"{PROTOCOL}://{path}" for path in fresh])
     except Exception as error:  # noqa: BLE001 - Whatever is wrong with this topic, the others are shown.
         return refused(topic, not_shown(topic, error))
     return TopicPlan(select, None, segments, fresh)

@@ -19,25 +19,35 @@ refers to two of them, which keeps such a filter out of the scan.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Segment
-from txnstore.core.log.visibility import Slice, visible
+from txnstore.core.log.model import Layout, Segment
+from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.read.reader import Projection
-from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
+from txnstore.read.rows import (
+    LIMIT,
+    START,
+    Columns,
+    Constant,
+    EventTime,
+    File,
+    Group,
+    OfFile,
+    RowOffset,
+    RowPlan,
+    Stored,
+)
+from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from txnstore.sql.types import duckdb_type, literal, quote, shown_ms
 
 #: Returns the path or URL at which DuckDB reads a segment.
 Locate = Callable[[Segment], str]
 
-_RESERVED = {field.name for field in RESERVED_FIELDS}
 #: Up to this number of files, values are looked up by name: DuckDB plans the map again for each query.
 _FEW = 64
 #: Above this number of partitions, neighbours share a branch of the UNION ALL: each branch costs about 1 ms to plan.
@@ -69,125 +79,44 @@ def view_names(view: View) -> dict[str, str]:
     }
 
 
-def visible_slices(topic: CatalogTopic, view: View, isolation: Isolation) -> list[Slice]:
-    """Return the slices that a reader of the topic sees, by partition, then offset."""
-    return [part for tp, partition in view.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
+def shown_columns(topic: CatalogTopic) -> Columns:
+    """The columns of a view, with the times that SQL shows."""
+    return Columns(topic, latest=shown_ms)
 
 
-def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate, fresh: Sequence[str] = ()) -> str:
-    """Write the SELECT of the rows of the slices, with the columns and types of a scan, in no particular order.
+def shown_plan(topic: str, view: View, isolation: Isolation) -> RowPlan:
+    """What the view of a topic has, with the columns of the topic in the same view of the store."""
+    found = view.find_topic(topic)
+    logs = view.partitions_of(topic)
+    return RowPlan(shown_columns(found), tuple(part for tp, log in logs for part in visible(tp, log, isolation)))
+
+
+def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> str:
+    """Write the SELECT of the rows of a plan, with the columns and types of a scan, in no particular order.
 
     Args:
-        topic: The topic.
-        slices: The slices.
+        plan: The plan.
         locate: Returns the path or URL of a segment.
         fresh: The paths of files with further rows, which have all columns of a scan.
     """
-    projection = Projection(topic)
-    schema = projection.schema
-    parts = list(slices)
-    appended = sum(not part.batch.segment.explicit_offsets for part in parts)
-    width = topic.partitions if appended <= _FEW else -(-topic.partitions // _MAX_BRANCHES)
-    groups: dict[tuple[bool, int, bool, bool], list[Slice]] = {}
-    settled: dict[str, list[Slice]] = {}
-    for part in parts:
-        explicit = part.batch.segment.explicit_offsets
-        if explicit and not part.batch.alone:
-            settled.setdefault(part.batch.segment.key, []).append(part)
-            continue
-        block = 0 if explicit else part.tp.partition // width
-        at_append = not explicit and projection.time_column_of(part.batch) is None
-        kind = (explicit, block, _is_whole_file(part), at_append)
-        groups.setdefault(kind, []).append(part)
-    branches = [
-        _Branch(topic, projection, alike, locate, explicit, whole).select()
-        for (explicit, _, whole, _), alike in sorted(groups.items(), key=itemgetter(0))
-    ]
-    branches += _settled_selects(topic, schema, settled.values(), locate)
+    groups = plan.groups()
+    appended = sum(len(group.files) for group in groups if group.layout is Layout.APPENDED)
+    partitions = plan.columns.topic.partitions
+    width = partitions if appended <= _FEW else -(-partitions // _MAX_BRANCHES)
+    groups = [each for group in groups for each in _together(group, width)]
+    branches = [_Branch(plan.columns, group, locate).select() for group in groups]
     if fresh:
-        branches.append(_select_all(schema, fresh))
-    return "\nUNION ALL\n".join(branches) if branches else _empty(schema)
+        branches.append(_select_all(plan.columns.schema, fresh))
+    return "\nUNION ALL\n".join(branches) if branches else _empty(plan.columns.schema)
 
 
-def _settled_selects(
-    topic: CatalogTopic, schema: pa.Schema, segments: Iterable[Sequence[Slice]], locate: Locate
-) -> Iterator[str]:
-    """Write the SELECTs over segments with rows of several partitions, which store the partition of each row.
-
-    Segments of which all rows are visible are read together, and each of the others alone.
-
-    Args:
-        topic: The topic.
-        schema: The columns of the view.
-        segments: The slices of each segment.
-        locate: Returns the path or URL of a segment.
-    """
-    whole: list[str] = []
-    for slices in segments:
-        first = slices[0]
-        path = locate(first.batch.segment)
-        rows = sum(part.batch.records for part in slices if part.whole)
-        if rows == first.batch.segment.rows:
-            whole.append(path)
-            continue
-        yield _settled_select(topic, schema, [path], slices)
-    if whole:
-        yield _settled_select(topic, schema, whole)
-
-
-def _settled_select(topic: CatalogTopic, schema: pa.Schema, paths: Sequence[str], slices: Sequence[Slice] = ()) -> str:
-    """Write a SELECT over settled segments; with ``slices`` only of their rows, which are those of one segment."""
-    stored = [field for field in schema if field.name != TOPIC_FIELD.name]
-
-    def column(name: str) -> str:
-        inner = quote(_inner_name(name))
-        if name == TOPIC_FIELD.name:
-            return literal(topic.name)
-        if name not in {PARTITION_FIELD.name, OFFSET_FIELD.name}:
-            return inner
-        # A file without the column is damage, and must neither give nulls nor lose its rows.
-        return f"CASE WHEN {inner} IS NULL THEN error({literal(f'a settled segment has no {name}')}) ELSE {inner} END"
-
-    columns = ", ".join(f"{column(field.name)} AS {quote(field.name)}" for field in schema)
-    source = read_parquet(paths, pa.schema(stored), [_inner_name(field.name) for field in stored])
-    conditions = _conditions(slices, column(PARTITION_FIELD.name), column(OFFSET_FIELD.name))
-    where = f"\nWHERE {' OR '.join(conditions)}" if conditions else ""
-    return f"SELECT {columns}\nFROM {source}{where}"
-
-
-def _conditions(slices: Sequence[Slice], partition: str, offset: str) -> list[str]:
-    """The conditions on rows of a settled segment, one of which is true of the rows of the slices.
-
-    There is one condition for all partitions, which looks the bounds of each up; in a term for each, planning a query
-    takes a time quadratic in them. Further ones are of partitions with rows between their slices that no slice has.
-
-    Args:
-        slices: The slices, by partition, then offset.
-        partition: The SQL expression of the partition of a row.
-        offset: That of its offset.
-    """
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    end = 0  # of the rows of the slice before
-    for part in slices:
-        own, start = ranges.setdefault(part.tp.partition, []), part.start
-        if own and part.batch.first_row == end:
-            start, _ = own.pop()
-        own.append((start, part.limit))
-        end = part.batch.first_row + part.batch.records
-    conditions = []
-    for number in range(max(map(len, ranges.values()), default=0)):
-        bounds = {key: own[number] for key, own in ranges.items() if number < len(own)}
-        first, last = min(bounds), max(bounds)
-        # As text a list is one constant, however long it is.
-        starts, limits = (
-            f"'{[bounds.get(key, (0, 0))[each] for key in range(first, last + 1)]}'::BIGINT[]" for each in (0, 1)
-        )
-        row = f"{partition} - {first} + 1"
-        conditions.append(
-            f"({partition} BETWEEN {first} AND {last}"
-            f" AND {offset} >= ({starts})[{row}] AND {offset} < ({limits})[{row}])"
-        )
-    return conditions
+def _together(group: Group, width: int) -> list[Group]:
+    """The files of a group that one branch reads: appended ones of ``width`` partitions."""
+    if group.layout is Layout.SETTLED:
+        return group.by(lambda file: file.segment.key) if group.cut else [group]
+    if group.layout is Layout.MERGED:
+        return [group]
+    return group.by(lambda file: file.slices[0].tp.partition // width)
 
 
 def read_parquet(
@@ -225,12 +154,6 @@ def read_parquet_from(
     return f"read_parquet({source}, schema = MAP {{{entries}}}{named}, can_have_nan = true)"
 
 
-def _is_whole_file(part: Slice) -> bool:
-    """Whether every row of the segment is in the slice."""
-    batch = part.batch
-    return part.whole and batch.first_row == 0 and batch.records == batch.segment.rows
-
-
 def _select_all(schema: pa.Schema, paths: Sequence[str]) -> str:
     """The SELECT of the rows of files that have all columns."""
     names = [_inner_name(name) for name in schema.names]
@@ -244,103 +167,84 @@ def _empty(schema: pa.Schema) -> str:
 
 
 class _Branch:
-    """Slices that are read in the same way: with stored or computed offsets, whole files or parts of files."""
+    """Prints files that are read alike as one SELECT."""
 
-    def __init__(
-        self,
-        topic: CatalogTopic,
-        projection: Projection,
-        slices: Sequence[Slice],
-        locate: Locate,
-        explicit: bool,
-        whole: bool,
-    ) -> None:
-        self._topic = topic
-        self._projection = projection
-        self._schema = projection.schema
-        self._slices = slices
-        self._explicit = explicit
-        self._whole = whole
-        self._paths = [locate(part.batch.segment) for part in slices]
+    def __init__(self, columns: Columns, group: Group, locate: Locate) -> None:
+        self._columns, self._group = columns, group
+        self._paths = [locate(file.segment) for file in group.files]
         self._names = [path.rpartition("/")[2] for path in self._paths]
         # A file of which two parts are read is listed twice, so its name is ambiguous.
-        unique = len(set(self._names)) == len(slices)
-        self._by_name = unique and (len(slices) <= _FEW or (explicit and whole))
+        unique = len(set(self._names)) == len(self._names)
+        stored = group.layout is not Layout.APPENDED and not group.cut
+        self._by_name = unique and (len(self._names) <= _FEW or stored)
 
     def select(self) -> str:
         """Write one SELECT over all files of the branch."""
-        stored = [field for field in self._schema if field.name not in _RESERVED]
-        if self._explicit:
-            stored = [*stored, OFFSET_FIELD, TIMESTAMP_FIELD]
+        stored = self._columns.stored(self._group.layout)
         source = read_parquet(
-            self._paths,
-            pa.schema(stored),
-            [_inner_name(field.name) for field in stored],
-            _FILE if self._by_name else None,
+            self._paths, stored, [_inner_name(name) for name in stored.names], _FILE if self._by_name else None
         )
-        columns = ", ".join(f"{self._column(field)} AS {quote(field.name)}" for field in self._schema)
-        where = "" if self._whole else f"\nWHERE {self._condition()}"
+        columns = ", ".join(f"{self._column(field.name)} AS {quote(field.name)}" for field in self._columns.schema)
+        where = f"\nWHERE {self._condition()}" if self._group.cut else ""
         return f"SELECT {columns}\nFROM {source}{where}"
 
-    def _column(self, field: pa.Field) -> str:
-        if field.name == TOPIC_FIELD.name:
-            return literal(self._topic.name)
-        if field.name == PARTITION_FIELD.name:
-            return f"({self._partition()})::INTEGER"
-        if field.name == OFFSET_FIELD.name and not self._explicit:
-            return self._offset()
-        if field.name == TIMESTAMP_FIELD.name and not self._explicit:
-            return self._timestamp()
-        if field.name == OFFSET_FIELD.name:
-            return self._stored_offset()
-        return quote(_inner_name(field.name))
+    def _column(self, name: str) -> str:
+        match self._group.values[name]:
+            case Constant(text):
+                return literal(text)
+            case OfFile() as number:
+                return f"({self._of_file(number)})::INTEGER"
+            case RowOffset(origin):
+                return f"{self._lookup(self._group.numbers(origin))} + file_row_number"
+            case EventTime(column, default):
+                return self._event_time(column, default)
+            case Stored(column, required):
+                checked = required and column != TIMESTAMP_FIELD.name  # An expression would end skipping by times.
+                return self._required(column) if checked else quote(_inner_name(column))
 
-    def _stored_offset(self) -> str:
-        """The offset of a row in a merged segment. A file without that column is damage, and must not give nulls."""
-        column = quote(_inner_name(OFFSET_FIELD.name))
-        names = ", ".join(literal(part.batch.segment.key) for part in self._slices)
-        file = quote(_FILE) if self._by_name else f"[{names}][(file_index + 0 * file_row_number)::BIGINT + 1]"
-        message = f"{literal('a merged segment has no offsets: ')} || {file}"
-        return f"CASE WHEN {column} IS NULL THEN error({message}) ELSE {column} END"
-
-    def _partition(self) -> str:
-        partitions = [part.tp.partition for part in self._slices]
-        if self._by_name and self._whole and len(set(partitions)) > 1:
+    def _of_file(self, number: OfFile) -> str:
+        numbers = self._group.numbers(number)
+        if self._by_name and not self._group.cut and len(set(numbers)) > 1:
             # topics/<topic>/<partition>/<name>; a segment of which only a part is read may be of several partitions.
             return f"split_part({quote(_FILE)}, '/', -2)"
-        return self._per_file(partitions)
+        return self._per_file(numbers)
 
-    def _offset(self) -> str:
-        """The offset of a row in a freshly appended segment."""
-        first = [part.batch.base_offset - part.batch.first_row for part in self._slices]
-        return f"{self._lookup(first)} + file_row_number"
+    def _required(self, name: str) -> str:
+        """A column that a merge adds. A file without it is damage, and must neither give nulls nor lose its rows."""
+        column = quote(_inner_name(name))
+        names = ", ".join(literal(file.segment.key) for file in self._group.files)
+        file = quote(_FILE) if self._by_name else f"[{names}][(file_index + 0 * file_row_number)::BIGINT + 1]"
+        message = f"{literal(f'a merged segment has no {name}: ')} || {file}"
+        return f"CASE WHEN {column} IS NULL THEN error({message}) ELSE {column} END"
 
-    def _timestamp(self) -> str:
-        """The ``_timestamp`` of freshly appended rows, by the rules of a scan.
+    def _event_time(self, name: str | None, default: OfFile) -> str:
+        """The event time of freshly appended rows, by the rules of a scan.
 
         Writers replace a null event time by the append time, so a column of the right type is used unchanged: then
-        filters on ``_timestamp`` skip row groups. Merged segments store ``_timestamp`` itself.
+        filters on ``_timestamp`` skip row groups.
         """
-        default = self._instants([self._projection.timestamp_range(part)[1] for part in self._slices])
-        name = self._projection.time_column_of(self._slices[0].batch)
+        micros = [milliseconds * 1000 for milliseconds in self._group.numbers(default)]
+        latest = f"make_timestamptz({self._per_file(micros)})"
         if name is None:
-            return default
-        data_type, column = self._schema.field(name).type, quote(_inner_name(name))
+            return latest
+        data_type, column = self._columns.everything.field(name).type, quote(_inner_name(name))
         if data_type == TIMESTAMP_FIELD.type:
             return column
         if pt.is_integer(data_type):
-            return f"coalesce(make_timestamptz({column} * 1000), {default})"
-        micros = f"epoch_us({column})"
+            return f"coalesce(make_timestamptz({column} * 1000), {latest})"
+        time = f"epoch_us({column})"
         if data_type.unit != "ms":
-            micros = f"({micros} - (({micros} % 1000) + 1000) % 1000)"
-        return f"coalesce(make_timestamptz({micros}), {default})"
+            time = f"({time} - (({time} % 1000) + 1000) % 1000)"
+        return f"coalesce(make_timestamptz({time}), {latest})"
 
     def _condition(self) -> str:
-        """The condition on rows of a file that belong to its slice."""
-        position = f"({self._stored_offset() if self._explicit else self._offset()})"
-        first = self._per_file([part.start for part in self._slices])
-        limit = self._per_file([part.limit for part in self._slices])
-        return f"{position} >= {first} AND {position} < {limit}"
+        """The condition on rows of a file that are visible."""
+        offset = f"({self._column(OFFSET_FIELD.name)})"
+        if self._group.layout is Layout.SETTLED:
+            (file,) = self._group.files
+            return _inside(file, self._column(PARTITION_FIELD.name), offset)
+        first, limit = (self._per_file(self._group.numbers(bound)) for bound in (START, LIMIT))
+        return f"{offset} >= {first} AND {offset} < {limit}"
 
     def _lookup(self, values: Sequence[int]) -> str:
         """A BIGINT with one value per file; use it only together with a second virtual column."""
@@ -355,8 +259,26 @@ class _Branch:
             return f"{values[0]}::BIGINT"
         return self._lookup(values) if self._by_name else f"({self._lookup(values)} + 0 * file_row_number)"
 
-    def _instants(self, milliseconds: Sequence[int]) -> str:
-        return f"make_timestamptz({self._per_file([shown_ms(value) * 1000 for value in milliseconds])})"
+
+def _inside(file: File, partition: str, offset: str) -> str:
+    """The condition on the visible rows of a settled segment.
+
+    There is one term for all partitions, which looks the bounds of each up; with a term for each, planning a query
+    takes a time quadratic in them. Further ones are of partitions with rows between their slices that are not visible.
+    """
+    terms = []
+    for bounds in file.bounds():
+        first, last = min(bounds), max(bounds)
+        # As text a list is one constant, however long it is.
+        starts, limits = (
+            f"'{[bounds.get(key, (0, 0))[each] for key in range(first, last + 1)]}'::BIGINT[]" for each in (0, 1)
+        )
+        row = f"{partition} - {first} + 1"
+        terms.append(
+            f"({partition} BETWEEN {first} AND {last}"
+            f" AND {offset} >= ({starts})[{row}] AND {offset} < ({limits})[{row}])"
+        )
+    return " OR ".join(terms)
 
 
 def _inner_name(name: str) -> str:

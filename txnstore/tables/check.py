@@ -14,18 +14,20 @@ from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.catalog.settings import TABLE_FORMAT
-from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Layout
+from txnstore.core.log.slices import Slice
 from txnstore.core.log.sums import Sums, add_up
-from txnstore.core.log.visibility import Slice, visible
+from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SnapshotExpiredError
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection, is_missing
-from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.read.reader import is_missing
+from txnstore.read.rows import Columns
+from txnstore.segment.schema import OFFSET_FIELD
 from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
 from txnstore.tables.lost_entries import LostEntriesError, check_lost_entries
@@ -210,7 +212,7 @@ class _Check:
         return self._rows(topic, slices) == 0 and self._rows(topic, [trim.below for trim in plan.trims]) == deleted
 
     def _rows(self, topic: CatalogTopic, slices: Sequence[Slice]) -> int:
-        offsets = Projection(topic, [OFFSET_FIELD.name])
+        offsets = Columns(topic, [OFFSET_FIELD.name])
         tables = read_ahead(self._connection.objects, self._connection.pool, slices, offsets, together=True)
         return sum(table.num_rows for table in tables)
 
@@ -231,25 +233,25 @@ class _Check:
     def _copies(self, view: View, topic: CatalogTopic, files: TableFiles) -> None:
         """Compare the rows of each copy with those of the topic in the same range of offsets."""
         own = self._location.of(keys.TABLES)
-        projection = Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
+        columns = Columns.of_segments(topic, Layout.MERGED)
         for file in files.data.values():
             data = read(self._connection.objects, self._location.key(file.path)) if file.path.startswith(own) else None
             if data is None:
                 continue  # A segment, or it was reported as missing.
-            expected = self._expected(view, TopicPartition(topic.name, file.partition), file, projection)
-            if expected is not None and _sums_of_copy(data, projection.schema) != expected:
+            expected = self._expected(view, TopicPartition(topic.name, file.partition), file, columns)
+            if expected is not None and _sums_of_copy(data, columns.schema) != expected:
                 self._add(
                     topic.name, f"{self._location.key(file.path)} does not have the rows of its offsets. {_REBUILD}"
                 )
 
-    def _expected(self, view: View, tp: TopicPartition, file: DataFile, projection: Projection) -> Sums | None:
+    def _expected(self, view: View, tp: TopicPartition, file: DataFile, columns: Columns) -> Sums | None:
         """The sums of the rows of a range of offsets; None if they cannot be read any more.
 
         Small commits may have been settled since the cut, and a vacuum may have deleted them: then the rows are read as
         they are now, if neither retention nor a clean has reached them.
         """
         try:
-            return self._sums(view, tp, file, projection)
+            return self._sums(view, tp, file, columns)
         except CorruptionError as error:
             if not is_missing(error):
                 raise
@@ -258,14 +260,14 @@ class _Check:
         if topic is not None and topic.topic_id == then.topic_id:
             log = now.find_partition(tp)
             if log.log_start <= file.first and log.clean_until <= file.first:
-                return self._sums(now, tp, file, projection)
+                return self._sums(now, tp, file, columns)
         self.skipped = f"a vacuum has deleted rows of {tp} that the table has: publish, then check"
         return None
 
-    def _sums(self, view: View, tp: TopicPartition, file: DataFile, projection: Projection) -> Sums:
+    def _sums(self, view: View, tp: TopicPartition, file: DataFile, columns: Columns) -> Sums:
         log = view.find_partition(tp)
         slices = visible(tp, log, Isolation.READ_COMMITTED, file.first, file.last + 1)
-        tables = read_ahead(self._connection.objects, self._connection.pool, slices, projection, together=True)
+        tables = read_ahead(self._connection.objects, self._connection.pool, slices, columns, together=True)
         return add_up(map(sums_of, tables))
 
     def _add(self, topic: str, message: str) -> None:

@@ -20,8 +20,9 @@ from itertools import groupby
 
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.chain.keys import TABLES
-from txnstore.core.log.model import Batch
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.model import Batch, Layout
+from txnstore.core.log.slices import Slice
+from txnstore.read.rows import Ability
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,9 @@ class Trim:
     file: DataFile
     below: Slice
 
+
+#: The segments that a table uses where they are.
+DIRECT = Ability(layouts=frozenset({Layout.MERGED}))
 
 #: What a plan adds to a table: files that exist, and rows that are to be copied.
 Added = DataFile | Tail
@@ -76,12 +80,6 @@ class PartitionPlan:
     def tails(self) -> Iterator[Tail]:
         """The rows to copy."""
         return (each for each in (*self.appended, *self.replacing) if isinstance(each, Tail))
-
-
-def is_direct(batch: Batch) -> bool:
-    """Whether a table uses the segment of a batch where it is."""
-    segment = batch.segment
-    return segment.format == "parquet" and segment.explicit_offsets and not segment.is_range and batch.alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def plan_partition(
     direct: dict[str, tuple[DataFile, Slice]] = {}
     loose: list[Slice] = []
     for part in parts:
-        if is_direct(part.batch):
+        if DIRECT.opens(part.batch):
             file = _direct_file(partition, part.batch, location)
             direct[file.path] = file, part
         else:
@@ -138,14 +136,14 @@ def plan_partition(
     tails = _tails(partition, loose, [*kept, *(file for file, _ in new)], outdated, end)
     first = max(end, log_start)
     straddling = [
-        Tail(partition, (Slice(part.tp, part.batch, max(end, part.start), part.limit),))
+        Tail(partition, (part.between(max(end, part.start), part.limit),))
         for file, part in new
         if file.first < first <= file.last
     ]
     fresh = [file for file, _ in new if file.first >= first]
     older = [file for file, _ in new if file.first < first]
     trimmed = [
-        Trim(file, Slice(part.tp, part.batch, file.first, log_start))
+        Trim(file, part.between(file.first, log_start))
         for file, part in direct.values()
         if file.first < log_start and (log_start != before.log_start or file.path not in known)
     ]
@@ -231,7 +229,7 @@ def _within(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
         if first >= part.limit:
             break
         if last >= part.start:
-            yield Slice(part.tp, part.batch, max(first, part.start), min(last + 1, part.limit))
+            yield part.between(max(first, part.start), min(last + 1, part.limit))
 
 
 def _without(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
@@ -244,16 +242,16 @@ def _without(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
         if last < start:
             continue
         if first > start:
-            yield Slice(part.tp, part.batch, start, first)
+            yield part.between(start, first)
         start = last + 1
     if start < part.limit:
-        yield Slice(part.tp, part.batch, start, part.limit)
+        yield part.between(start, part.limit)
 
 
 def _split(part: Slice, at: int) -> Iterator[Slice]:
     if part.start < at < part.limit:
-        yield Slice(part.tp, part.batch, part.start, at)
-        yield Slice(part.tp, part.batch, at, part.limit)
+        yield part.between(part.start, at)
+        yield part.between(at, part.limit)
     else:
         yield part
 

@@ -20,7 +20,7 @@ from txnstore.errors import (
     TxnStoreError,
 )
 from txnstore.tables.check import CheckReport, check_tables
-from txnstore.tables.plan import is_direct
+from txnstore.tables.plan import DIRECT
 from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
 from txnstore.tables.published import published_of
 from txnstore.validation import check_integer, check_milliseconds, check_names
@@ -135,7 +135,7 @@ class Tables:
         if view.find_topic(topic).config.get(TABLE_FORMAT) == "iceberg":
             return 0
         alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: "iceberg"})
-        return sum(is_direct(batch) for _, log in view.partitions_of(topic) for batch in log.batches)
+        return sum(DIRECT.opens(batch) for _, log in view.partitions_of(topic) for batch in log.batches)
 
     def disable(self, topic: str) -> None:
         """Take the table of a topic away. The next :meth:`sync` publishes a last version, without rows.

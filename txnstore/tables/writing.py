@@ -13,8 +13,9 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Layout
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns
 from txnstore.segment.codec import SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.tables.plan import Tail, Trim
@@ -41,8 +42,8 @@ class FileWriter:
     def __init__(self, connection: Connection, location: Location, topic: CatalogTopic, partitions: int) -> None:
         self._connection, self._location, self._topic = connection, location, topic
         self._objects = connection.objects.with_read_cache({topic.name: partitions})
-        self._stored = Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
-        self._offsets = Projection(topic, [OFFSET_FIELD.name])
+        self._stored = Columns.of_segments(topic, Layout.MERGED)
+        self._offsets = Columns(topic, [OFFSET_FIELD.name])
 
     def tail(self, tail: Tail) -> DataFile | None:
         """Copy rows into a file of the table; None if there are none.

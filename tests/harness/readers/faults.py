@@ -19,9 +19,10 @@ from txnstore.coordinator import copies
 from txnstore.core import maintenance
 from txnstore.core.log import appending, retention, visibility
 from txnstore.core.log.model import Partition
-from txnstore.read import reader
-from txnstore.read.reader import OpenSlice, Projection
-from txnstore.read.rewriting import RewritingProjection
+from txnstore.core.log.slices import Slice
+from txnstore.read import rows
+from txnstore.read.reader import OpenSlice
+from txnstore.read.rows import Columns, File, RowPlan
 from txnstore.scan import Scan, _prune
 from txnstore.segment import parquet
 from txnstore.sql import shared, views
@@ -83,8 +84,8 @@ _VERSION_OF_COLUMNS = (
         '$state.topics[$tp.topic].config.get("cleanup.policy", ""):'
     ),
 )
-_COLUMNS = (Projection.check_columns, "if not self._known.issuperset($names):", "if False:")
-_SUMS = (RewritingProjection._check_sums, "if $read != $converted:", "if False:")
+_COLUMNS = (Columns.check, "if not self._known.issuperset($found):", "if False:")
+_SUMS = (rows._check_sums, "if $read != $converted:", "if False:")
 _OLD_TOPICS = (
     _Compaction._compacted,
     "scope = self._scope(self._connection.view(refresh=False), name)",
@@ -202,9 +203,9 @@ FAULTS = (
         "a query reads a merged segment below the log start",
         (
             (
-                views._is_whole_file,
-                "$part.whole and $batch.first_row",
-                "$batch.first_row",
+                RowPlan.groups,
+                "not ($part.whole and $part.batch.alone)",
+                "not $part.batch.alone",
             ),
         ),
         seed=1,
@@ -215,7 +216,7 @@ FAULTS = (
         (
             (
                 OpenSlice._decode,
-                "$table.slice($piece.first_row, $piece.rows)",
+                "$table.slice($piece.start, $piece.rows)",
                 "$table.slice(0, $piece.rows)",
             ),
         ),
@@ -226,7 +227,7 @@ FAULTS = (
         (
             (
                 OpenSlice._decode,
-                "if $segment.explicit_offsets:",
+                "if self.part.origin is None:",
                 "if False:",
             ),
         ),
@@ -249,7 +250,7 @@ FAULTS = (
         "rows have the time of the append of another batch",
         (
             (
-                reader._per_row,
+                rows._per_row,
                 "np.array($values, np.int64)",
                 "np.array([$values[0]] * len($values), np.int64)",
             ),
@@ -260,21 +261,21 @@ FAULTS = (
         "a query reads a settled segment as if all of its rows were visible",
         (
             (
-                views._settled_selects,
-                "if $rows == $first.batch.segment.rows:",
-                "if True:",
+                File.whole,
+                "sum($part.batch.records for $part in self.slices if $part.whole) == self.segment.rows",
+                "True",
             ),
         ),
         seed=30,
         readers=None,
     ),
     Fault(
-        "a query counts offsets from the beginning of the segment",
+        "readers count offsets from the beginning of the segment",
         (
             (
-                views._Branch._offset,
-                "$part.batch.base_offset - $part.batch.first_row",
-                "$part.batch.base_offset",
+                Slice.origin,
+                "$batch.base_offset - $batch.first_row",
+                "$batch.base_offset",
             ),
         ),
         seed=25,
@@ -359,7 +360,7 @@ SOUGHT = (
         "rows of a wider type are read as the narrower one",
         (
             (
-                Projection._conform,
+                Columns.conform,
                 "if known != $field.type and is_wider(known, $field.type):",
                 "if False:",
             ),

@@ -12,11 +12,11 @@ from pyspark.errors import SparkRuntimeException
 import txnstore
 from tests.helpers.rows import CASES, DAMAGES, Case, Damage, Row, made
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.visibility import Slice
-from txnstore.read.reader import Projection
+from txnstore.core.log.slices import Slice
+from txnstore.read.rows import Columns, RowPlan
 from txnstore.spark import types
 from txnstore.spark.options import Location
-from txnstore.spark.reads.native import _frames
+from txnstore.spark.reads.native import _FILES, _frames
 from txnstore.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ def objects(tmp_path: Path) -> LocalStore:
 
 def frame(spark: SparkSession, objects: LocalStore, topic: CatalogTopic, slices: tuple[Slice, ...]) -> DataFrame | None:
     """The rows; None if Spark's reader cannot read these files."""
-    projection = Projection(topic)
-    frames = _frames(spark, Location(objects.url, {}), projection, types.spark_schema(projection.schema), slices)
+    plan, rest = RowPlan(Columns(topic), slices).split(_FILES)
+    if rest.slices:
+        return None
+    frames = _frames(spark, Location(objects.url, {}), plan, types.spark_schema(plan.columns.schema))
     return None if frames is None else reduce(lambda one, other: one.union(other), frames)
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import requests
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill, values
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.sql import combined_files, read_table

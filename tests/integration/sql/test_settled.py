@@ -113,5 +113,5 @@ def test_a_file_without_partitions_is_damage(store: Store, monkeypatch: pytest.M
         con.sql("SELECT * FROM t").fetchall()
     with duckdb.connect() as bare:
         bare.execute(emit_views(connection_of(store)))
-        with pytest.raises(duckdb.Error, match="a settled segment has no _partition"):
+        with pytest.raises(duckdb.Error, match="a merged segment has no _partition: "):
             bare.sql("SELECT * FROM t").fetchall()

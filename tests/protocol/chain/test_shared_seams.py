@@ -21,9 +21,9 @@ from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import ProducerError, StorageError, UnknownTopicOrPartitionError
 from txnstore.producer import Producer
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns, RowPlan
 from txnstore.scan import Scan
-from txnstore.spark.reads.native import _kinds
+from txnstore.spark.reads.native import _FILES
 from txnstore.spark.reads.planning import in_groups
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
@@ -94,12 +94,12 @@ def spark_sees(store: Store, topic: str) -> list[tuple[int, int]]:
     slices = scan.plan()
     grouped = [part for group in in_groups([(scan.topic, slices)], 3, 2) for part in group.slices]
     assert sorted(grouped, key=lambda part: (part.tp, part.start)) == slices
-    files = _kinds([part for part in slices if not part.batch.shared], Projection(scan.topic, None))
-    assert files is not None
-    for file in (file for kind in files.values() for file in kind):
-        alone = [part.batch.alone for part in slices if part.batch.segment.key == file.key]
+    files, rest = RowPlan(Columns(scan.topic), tuple(slices)).split(_FILES)
+    assert all(part.batch.shared for part in rest.slices)
+    for segment in (file.segment for group in files.groups() for file in group.files):
+        alone = [part.batch.alone for part in slices if part.batch.segment.key == segment.key]
         assert alone == [True], "a file is a batch"
-    if any(part.batch.segment.explicit_offsets for part in slices):
+    if any(part.origin is None for part in slices):
         return [(row["_partition"], row["_offset"]) for row in rows(store, topic)]
     return [(part.tp.partition, offset) for part in slices for offset in range(part.start, part.limit)]
 

@@ -25,14 +25,13 @@ from txnstore.compactor.retention import MOST_PLANS
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import CorruptionError
 from txnstore.producer.upload import encode_rows
-from txnstore.read.reader import Run
-from txnstore.read.rewriting import RewritingProjection
-from txnstore.segment.schema import OFFSET_FIELD, schema_to_text
+from txnstore.read.rows import Columns, Run, evaluate
+from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
 
@@ -379,10 +378,10 @@ def test_conversion_that_changes_a_value_is_refused() -> None:
     """The sums of what is read are those from before the conversion."""
     times = pa.table({"t": pa.array([1_000_001], pa.timestamp("us"))})
     topic = CatalogTopic("t", "id", 1, schema_to_text(pa.schema([("t", pa.timestamp("ms")), ("b", pa.string())])))
-    projection = RewritingProjection(topic, [OFFSET_FIELD])
+    columns = Columns(topic, ["_offset", "t", "b"], conserves=True)
     segment = Segment("topics/t/0/1.parquet", "parquet", 10, "0" * 64, 1)
     part = Slice(TopicPartition("t", 0), Batch(0, 1, 1, segment, 1, 1), 0, 1)
     with pytest.raises(CorruptionError, match="has changed records"):
-        projection.fit(times, [Run(part, 1, 0)])
-    kept = projection.fit(times.cast(pa.schema([("t", pa.timestamp("ms"))]), safe=False), [Run(part, 1, 0)])
+        evaluate(columns, times, [Run(part, 1, 0)])
+    kept = evaluate(columns, times.cast(pa.schema([("t", pa.timestamp("ms"))]), safe=False), [Run(part, 1, 0)])
     assert kept.column_names == ["_offset", "t", "b"]

@@ -42,7 +42,7 @@ from txnstore.compactor.settle import settling
 from txnstore.connection import OpenParts
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Partition
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import Map, Outcome, TopicPartition
 from txnstore.core.state import replace
 from txnstore.core.transactions.commands import EndTxn, InitProducer

@@ -30,7 +30,8 @@ from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.errors import CorruptionError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from txnstore.producer.upload import upload
-from txnstore.read.reader import Projection, read_slice
+from txnstore.read.reader import read_slice
+from txnstore.read.rows import Columns
 from txnstore.snapshot import Snapshot
 from txnstore.spark.options import read_options, stream_options
 from txnstore.spark.reads.planning import plan, view_to_read
@@ -149,8 +150,8 @@ def spark_stream(scene: Scene) -> Rows:
 def _of_tasks(scene: Scene, groups: Any) -> Rows:
     """What the tasks read: each knows only its group."""
     objects = scene.reader._connection.objects
-    parts = [(Projection(group.topic), part) for group in groups for part in group.slices]
-    return [row for projection, part in parts for row in read_slice(objects, part, projection).to_pylist()]
+    parts = [(Columns(group.topic), part) for group in groups for part in group.slices]
+    return [row for columns, part in parts for row in read_slice(objects, part, columns).to_pylist()]
 
 
 def assigned(scene: Scene) -> Rows:

@@ -24,7 +24,8 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError
 from txnstore.read import ranged
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection, open_slice
+from txnstore.read.reader import open_slice
+from txnstore.read.rows import Columns
 from txnstore.segment.pieces import ParquetSegment
 from txnstore.storage import recent
 from txnstore.storage.memory import MemoryStore
@@ -91,10 +92,10 @@ def test_parts_of_one_partition_in_a_segment_cost_one_request(store: Store) -> N
     """As a settled segment has them where a period of retention ends between two batches."""
     (first, *_) = store.scan("p", partitions=[0]).plan()
     parts = [replace(first, limit=first.start + 1), replace(first, start=first.start + 1)]
-    connection, projection = connection_of(store), Projection(store.scan("p").topic)
+    connection, columns = connection_of(store), Columns(store.scan("p").topic)
 
     def read() -> None:
-        tables = read_ahead(connection.objects.with_read_cache({"p": 1}), InlineExecutor(), parts, projection)
+        tables = read_ahead(connection.objects.with_read_cache({"p": 1}), InlineExecutor(), parts, columns)
         assert sum(table.num_rows for table in tables) == EACH
 
     assert [*fetched(store, read).values()] == [1]
@@ -128,12 +129,12 @@ def test_bytes_after_a_shared_segment_are_damage(store: Store, objects: MemorySt
 def test_a_segment_that_is_described_in_another_way_is_checked_again(store: Store) -> None:
     """What a reader keeps has been checked against one description only."""
     connection, scan = connection_of(store), store.scan("p")
-    objects, projection = connection.objects.with_read_cache({"p": PARTITIONS}), Projection(scan.topic)
+    objects, columns = connection.objects.with_read_cache({"p": PARTITIONS}), Columns(scan.topic)
     first, *_ = scan.plan()
-    assert len(open_slice(objects, first, projection)) == 1
+    assert len(open_slice(objects, first, columns)) == 1
     other = replace(first, batch=replace(first.batch, segment=replace(first.batch.segment, size=7)))
     with pytest.raises(CorruptionError, match="expected 7"):
-        open_slice(objects, other, projection)
+        open_slice(objects, other, columns)
 
 
 # In parts -------------------------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ def test_what_a_reader_keeps_goes_with_it(store: Store) -> None:
     """Without the collector of cycles, which may come late."""
     objects = connection_of(store).objects.with_read_cache({"p": PARTITIONS})
     scan = store.scan("p")
-    assert list(read_ahead(objects, InlineExecutor(), scan.plan(), Projection(scan.topic)))
+    assert list(read_ahead(objects, InlineExecutor(), scan.plan(), Columns(scan.topic)))
     cache = weakref.ref(objects.read_cache)
     gc.disable()
     try:
@@ -309,7 +310,7 @@ def test_a_piece_is_decoded_once_for_the_partitions_in_it(store: Store, monkeypa
     monkeypatch.setattr(ParquetSegment, "read", counted)
     connection, scan = connection_of(store), store.scan("p")
     objects = connection.objects.with_read_cache({"p": PARTITIONS})
-    tables = read_ahead(objects, InlineExecutor(), scan.plan(), Projection(scan.topic))
+    tables = read_ahead(objects, InlineExecutor(), scan.plan(), Columns(scan.topic))
     assert sum(table.num_rows for table in tables) == FLUSHES * PARTITIONS * EACH
     assert decoded == [0] * FLUSHES
 

@@ -21,8 +21,8 @@ from txnstore.compactor.settle import settling
 from txnstore.compactor.verify.segments import _read_all, slices, verify_segments
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.slices import Slice
 from txnstore.core.log.sums import Sums
-from txnstore.core.log.visibility import Slice
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.read import ranged

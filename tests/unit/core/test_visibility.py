@@ -9,7 +9,8 @@ import pytest
 from tests.helpers.core import RC, RU, T0, World
 from txnstore.core.log.batches import BatchList, Chunk
 from txnstore.core.log.model import Batch, Partition, Segment
-from txnstore.core.log.visibility import Slice, aborted_batches, check_offset, each_visible, visible
+from txnstore.core.log.slices import Slice
+from txnstore.core.log.visibility import aborted_batches, check_offset, each_visible, visible
 from txnstore.core.model import Isolation
 from txnstore.errors import OffsetOutOfRangeError
 

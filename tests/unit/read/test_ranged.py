@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from tests.harness.executors import InlineExecutor
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read import readahead
 from txnstore.read.ranged import HashedSegment, PartialFile, RangedObject, forget_footers, has_footer, reads_ranges
 from txnstore.read.readahead import one_ahead
-from txnstore.read.reader import Projection, fetch, is_missing, open_slice, read_slice
+from txnstore.read.reader import fetch, is_missing, open_slice, read_slice
+from txnstore.read.rows import Columns
 from txnstore.read.shares import Share, read_share
 from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
@@ -66,17 +67,17 @@ def stored(objects: CountingStore, encoded: EncodedSegment, key: str = "segment"
     return Slice(T0, Batch(100, 100 + ROWS, ROWS, encoded.segment(key), 0, 0), 100, 100 + ROWS)
 
 
-def fetched(objects: CountingStore, part: Slice, columns: list[str] | None = None) -> tuple[pa.Table, int, int]:
+def fetched(objects: CountingStore, part: Slice, names: list[str] | None = None) -> tuple[pa.Table, int, int]:
     """The rows, the number of GETs and that of their bytes; the footer is kept by an earlier read."""
-    projection = Projection(TOPIC, columns)
-    open_slice(objects, part, projection)
+    columns = Columns(TOPIC, names)
+    open_slice(objects, part, columns)
     before = objects.snapshot()
-    rows_read = read_slice(objects, part, projection)
+    rows_read = read_slice(objects, part, columns)
     after = objects.snapshot()
     return rows_read, after.get - before.get, after.bytes_in - before.bytes_in
 
 
-def test_a_projection_fetches_its_columns(objects: CountingStore) -> None:
+def test_a_read_fetches_its_columns(objects: CountingStore) -> None:
     whole = table()
     part = stored(objects, encode(whole, row_group_rows=GROUP))
     rows_read, gets, moved = fetched(objects, part, ["c4", "c3"])
@@ -108,10 +109,10 @@ def test_segments_of_one_row_group_count_whole_in_the_window(
     parts = [stored(objects, encoded, f"segment{number}") for number in range(8)]
     monkeypatch.setattr(readahead, "MAX_FETCH_BYTES", encoded.size * 5 // 2)
     monkeypatch.setattr(readahead, "_MAX_DECODES", 2)
-    for columns, opened in ((None, 5), (["c0"], 5), (["_offset"], 8)):
+    for names, opened in ((None, 5), (["c0"], 5), (["_offset"], 8)):
         forget_footers()
-        projection, before = Projection(TOPIC, columns), len(objects.log)
-        tables = readahead.read_ahead(objects, InlineExecutor(), parts, projection)
+        columns, before = Columns(TOPIC, names), len(objects.log)
+        tables = readahead.read_ahead(objects, InlineExecutor(), parts, columns)
         assert next(tables).num_rows == ROWS
         assert len({request[1] for request in list(objects.log)[before:]}) <= opened
         assert sum(rows.num_rows for rows in tables) == 7 * ROWS
@@ -199,8 +200,8 @@ def refused(objects: CountingStore, part: Slice, segment: Segment) -> None:
     """No reader reads a segment that is described like this."""
     before, altered = objects.snapshot().get, replace(part, batch=replace(part.batch, segment=segment))
     for read in (
-        lambda: read_slice(objects, altered, Projection(TOPIC)),
-        lambda: read_share(objects, altered, Projection(TOPIC), Share(0, 2)),
+        lambda: read_slice(objects, altered, Columns(TOPIC)),
+        lambda: read_share(objects, altered, Columns(TOPIC), Share(0, 2)),
         lambda: segment_path(segment),
     ):
         with pytest.raises(CorruptionError, match="segment segment is described with a footer of"):
@@ -217,7 +218,7 @@ def test_offsets_of_another_type_are_damage(objects: CountingStore) -> None:
     merged = replace(part, batch=replace(part.batch, segment=replace(part.batch.segment, explicit_offsets=True)))
     for start in (100, 110):
         with pytest.raises(CorruptionError, match="segment segment cannot be decoded as parquet"):
-            read_slice(objects, replace(merged, start=start), Projection(TOPIC, ["c0"]))
+            read_slice(objects, replace(merged, start=start), Columns(TOPIC, ["c0"]))
 
 
 def test_a_verification_reads_each_byte_once(objects: CountingStore) -> None:
@@ -238,7 +239,7 @@ def test_a_verification_reads_each_byte_once(objects: CountingStore) -> None:
 def test_a_segment_that_goes_while_it_is_read_is_missing(objects: CountingStore) -> None:
     """So that a reader with an old plan makes a new one."""
     part = stored(objects, encode(table(), row_group_rows=GROUP))
-    opened = open_slice(objects, part, Projection(TOPIC))
+    opened = open_slice(objects, part, Columns(TOPIC))
     assert opened.read(0).num_rows == GROUP
     objects.delete(["segment"])
     with pytest.raises(CorruptionError, match="segment segment of t-0 is missing") as caught:
@@ -249,7 +250,7 @@ def test_a_segment_that_goes_while_it_is_read_is_missing(objects: CountingStore)
 def test_the_next_piece_is_fetched_while_one_is_used(objects: CountingStore) -> None:
     """One, not all: a consumer that polls few records holds two row groups."""
     part = stored(objects, encode(table(), row_group_rows=GROUP))
-    opened = open_slice(objects, part, Projection(TOPIC))
+    opened = open_slice(objects, part, Columns(TOPIC))
     with ThreadPoolExecutor(1) as pool:
         before, pieces = objects.snapshot().get, one_ahead(pool, opened)
         gets = []

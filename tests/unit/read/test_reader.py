@@ -14,11 +14,12 @@ import pytest
 
 from tests.helpers.connections import connection_of, stored_topic
 from tests.helpers.reading import T0, append, new_store
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.errors import CorruptionError, UnsupportedFormatError
 from txnstore.read import readahead
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection, open_slice, read_slice
+from txnstore.read.reader import open_slice, read_slice
+from txnstore.read.rows import Columns
 from txnstore.segment.codec import encode
 from txnstore.segment.pieces import open_segment
 from txnstore.segment.schema import TIMESTAMP
@@ -60,11 +61,11 @@ def _slices(store: Store, count: int) -> list[Slice]:
 def test_readahead_window_bounds_pending_fetches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """CON-12: by number, and by bytes beyond the first."""
     slices = _slices(store, 60)
-    projection = Projection(stored_topic(store, "t"))
+    columns = Columns(stored_topic(store, "t"))
     for window, largest in [(readahead.MAX_FETCH_BYTES, readahead.MAX_FETCHES + 10), (1, 10)]:
         monkeypatch.setattr(readahead, "MAX_FETCH_BYTES", window)
         pool = _Inline()
-        tables = read_ahead(connection_of(store).objects, pool, slices, projection)
+        tables = read_ahead(connection_of(store).objects, pool, slices, columns)
         assert pool.submitted == 0, "nothing is fetched before it is asked for"
         next(tables)
         assert 1 <= pool.submitted <= largest
@@ -80,7 +81,7 @@ def test_a_caller_may_fetch_less_ahead(store: Store) -> None:
         connection_of(store).objects,
         pool,
         slices,
-        Projection(stored_topic(store, "t")),
+        Columns(stored_topic(store, "t")),
         window=slices[0].batch.segment.size,
     )
     next(tables)
@@ -98,7 +99,7 @@ def test_a_caller_may_decode_nothing_ahead(store: Store, *, together: bool) -> N
         connection_of(store).objects,
         pool,
         slices,
-        Projection(stored_topic(store, "t")),
+        Columns(stored_topic(store, "t")),
         together=together,
         decode_ahead=False,
     )
@@ -114,15 +115,15 @@ def _values(table: pa.Table) -> list[bytes]:
 def test_small_segments_that_are_read_together_share_tasks(store: Store) -> None:
     """Still in order, and one request each; with few segments each has a task, so that no request waits for another."""
     slices = _slices(store, 100)
-    projection = Projection(stored_topic(store, "t"))
+    columns = Columns(stored_topic(store, "t"))
     pool, objects = _Inline(), CountingStore(connection_of(store).objects)
-    tables = list(read_ahead(objects, pool, slices, projection, together=True))
+    tables = list(read_ahead(objects, pool, slices, columns, together=True))
     assert [value for table in tables for value in _values(table)] == [b"%d" % number for number in range(100)]
     assert {table.num_rows for table in tables} == {6, 4}
     assert pool.submitted == 2 * len(tables), "one task fetches, one decodes"
     assert objects.snapshot().get == 100
     pool = _Inline()
-    assert len(list(read_ahead(objects, pool, slices[:16], projection, together=True))) == pool.submitted == 16
+    assert len(list(read_ahead(objects, pool, slices[:16], columns, together=True))) == pool.submitted == 16
 
 
 @pytest.mark.usefixtures("unsettled")
@@ -133,7 +134,7 @@ def test_a_segment_that_is_not_small_is_read_alone(store: Store, monkeypatch: py
     slices = store.scan("t").plan()
     monkeypatch.setattr(readahead, "_SMALL_BYTES", 3_000)
     tables = list(
-        read_ahead(connection_of(store).objects, _Inline(), slices, Projection(stored_topic(store, "t")), together=True)
+        read_ahead(connection_of(store).objects, _Inline(), slices, Columns(stored_topic(store, "t")), together=True)
     )
     (large,) = (table for table in tables if long.encode() in _values(table))
     assert large.num_rows == 1
@@ -145,8 +146,8 @@ def test_a_segment_that_is_not_small_is_read_alone(store: Store, monkeypatch: py
 def test_segments_are_read_together_up_to_a_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = _slices(store, 100)
     monkeypatch.setattr(readahead, "_TOGETHER_BYTES", slices[0].batch.segment.size)
-    projection = Projection(stored_topic(store, "t"))
-    tables = read_ahead(connection_of(store).objects, _Inline(), slices, projection, together=True)
+    columns = Columns(stored_topic(store, "t"))
+    tables = read_ahead(connection_of(store).objects, _Inline(), slices, columns, together=True)
     assert max(table.num_rows for table in tables) == 2
 
 
@@ -156,7 +157,7 @@ def test_damage_among_segments_that_are_read_together_is_named(store: Store) -> 
     objects = connection_of(store).objects
     key = slices[33].batch.segment.key
     objects.delete([key])
-    tables = read_ahead(objects, _Inline(), slices, Projection(stored_topic(store, "t")), together=True)
+    tables = read_ahead(objects, _Inline(), slices, Columns(stored_topic(store, "t")), together=True)
     assert _values(next(tables))[:1] == [b"0"]
     with pytest.raises(CorruptionError, match=key):
         list(tables)
@@ -199,16 +200,14 @@ def _with(store: Store, data: bytes, part: Slice, **changes: Any) -> Slice:
 @pytest.mark.usefixtures("own_objects")
 def test_segment_that_differs_from_chain_is_named(store: Store) -> None:
     (part,) = _slices(store, 1)
-    projection = Projection(stored_topic(store, "t"))
+    columns = Columns(stored_topic(store, "t"))
     two_rows = encode(pa.table({"key": [b"a", b"b"], "value": [b"a", b"b"]})).data
     with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} has 2 rows; expected 1"):
-        open_slice(connection_of(store).objects, _with(store, two_rows, part), projection)
-    with pytest.raises(CorruptionError, match="no column _offset"):
-        open_slice(
-            connection_of(store).objects, _with(store, two_rows, part, rows=2, explicit_offsets=True), projection
-        )
+        open_slice(connection_of(store).objects, _with(store, two_rows, part), columns)
+    with pytest.raises(CorruptionError, match="no column _partition, which every merged segment of"):
+        open_slice(connection_of(store).objects, _with(store, two_rows, part, rows=2, explicit_offsets=True), columns)
     with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} cannot be decoded as parquet"):
-        open_slice(connection_of(store).objects, _with(store, b"not parquet", part), projection)
+        open_slice(connection_of(store).objects, _with(store, b"not parquet", part), columns)
 
 
 @pytest.mark.usefixtures("own_objects")
@@ -218,12 +217,12 @@ def test_two_batches_may_share_a_segment(store: Store) -> None:
     table = pa.table({"key": [b"k"] * 6, "value": [b"%d" % number for number in range(6)]})
     shared = _with(store, encode(table, row_group_rows=2).data, part, rows=6)
     batch = replace(shared.batch, base_offset=100, limit=103, records=3, first_row=2)
-    projection = Projection(stored_topic(store, "t"), ["_offset", "value"])
-    assert read_slice(connection_of(store).objects, Slice(T0, batch, 100, 103), projection).to_pydict() == {
+    columns = Columns(stored_topic(store, "t"), ["_offset", "value"])
+    assert read_slice(connection_of(store).objects, Slice(T0, batch, 100, 103), columns).to_pydict() == {
         "_offset": [100, 101, 102],
         "value": [b"2", b"3", b"4"],
     }
-    assert read_slice(connection_of(store).objects, Slice(T0, batch, 102, 103), projection).to_pydict() == {
+    assert read_slice(connection_of(store).objects, Slice(T0, batch, 102, 103), columns).to_pydict() == {
         "_offset": [102],
         "value": [b"4"],
     }
@@ -234,16 +233,16 @@ def test_a_merged_segment_is_cut_by_its_offsets(store: Store) -> None:
     """Gaps at both ends and over whole pieces; only the pieces that may hold an offset are decoded."""
     (part,) = _slices(store, 1)
     offsets = [3, 5, 9, 20, 21, 40]
-    columns = {"_offset": offsets, "_timestamp": pa.array(offsets, TIMESTAMP)}
-    table = pa.table({**columns, "value": [b"%d" % offset for offset in offsets]})
+    place = {"_offset": offsets, "_timestamp": pa.array(offsets, TIMESTAMP)}
+    table = pa.table({**place, "value": [b"%d" % offset for offset in offsets]})
     merged = _with(store, encode(table, row_group_rows=2).data, part, rows=6, explicit_offsets=True)
     batch = replace(merged.batch, base_offset=0, limit=50, records=6)
-    projection = Projection(stored_topic(store, "t"), ["_offset", "value"])
+    columns = Columns(stored_topic(store, "t"), ["_offset", "value"])
     for start in range(0, 51, 3):
         for limit in range(start, 51, 5):
             cut = Slice(T0, batch, start, limit)
-            rows_read = read_slice(connection_of(store).objects, cut, projection)
+            rows_read = read_slice(connection_of(store).objects, cut, columns)
             assert rows_read["_offset"].to_pylist() == [offset for offset in offsets if start <= offset < limit]
-            assert rows_read.schema == projection.schema
-    assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 20, 30), projection)) == 2
-    assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 41, 50), projection)) == 0
+            assert rows_read.schema == columns.schema
+    assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 20, 30), columns)) == 2
+    assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 41, 50), columns)) == 0

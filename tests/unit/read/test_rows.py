@@ -17,18 +17,18 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from tests.harness.executors import InlineExecutor
 from tests.helpers.rows import CASES, DAMAGES, LAYOUTS, Case, Damage, Made, Row, made
-from txnstore.compactor.verify.segments import _projection, _read
+from txnstore.compactor.verify.segments import _columns, _read
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.gateway.cold import _encode
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns, RowPlan
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.combined_files import CombinedFile
-from txnstore.sql.views import topic_select
+from txnstore.sql.views import shown_columns, topic_select
 from txnstore.storage.local import LocalStore
 
 NAMES = ["_partition", "_offset", "_timestamp", "n", "s"]
@@ -43,13 +43,13 @@ def _rows(table: pa.Table) -> list[Row]:
 
 
 def scan(objects: LocalStore, topic: CatalogTopic, slices: Sequence[Slice]) -> list[Row]:
-    tables = read_ahead(objects, InlineExecutor(), slices, Projection(topic))
+    tables = read_ahead(objects, InlineExecutor(), slices, Columns(topic))
     return [row for table in tables for row in _rows(table)]
 
 
 def together(objects: LocalStore, topic: CatalogTopic, slices: Sequence[Slice]) -> list[Row]:
     """As merges and cleans read: small segments in one table."""
-    tables = read_ahead(objects, InlineExecutor(), slices, Projection(topic, NAMES), together=True)
+    tables = read_ahead(objects, InlineExecutor(), slices, Columns(topic, NAMES), together=True)
     return [row for table in tables for row in _rows(table)]
 
 
@@ -61,7 +61,8 @@ def fresh(objects: LocalStore, topic: CatalogTopic, slices: Sequence[Slice]) -> 
 
 def sql(objects: LocalStore, topic: CatalogTopic, slices: Sequence[Slice]) -> list[Row]:
     with duckdb.connect() as con:
-        select = topic_select(topic, slices, lambda segment: f"{objects.root}/{segment.key}")
+        plan = RowPlan(shown_columns(topic), tuple(slices))
+        select = topic_select(plan, lambda segment: f"{objects.root}/{segment.key}")
         columns = "_partition, _offset, epoch_ms(_timestamp), n, s"
         return con.sql(f"SELECT {columns} FROM ({select}) ORDER BY n").fetchall()
 
@@ -102,12 +103,12 @@ def test_each_reader_shows_the_rows(tmp_path: Path, case: Case) -> None:
 
 
 def _verified(objects: LocalStore, made_of: Made, slices: Sequence[Slice]) -> list[str]:
-    projection = _projection(made_of.topic)
-    assert projection is not None
+    columns = _columns(made_of.topic)
+    assert columns is not None
     parts = [
         (replace(part, start=part.batch.base_offset, limit=part.batch.limit), made_of.topic, None) for part in slices
     ]
-    return [each.message for each in _read(objects, parts, projection)]
+    return [each.message for each in _read(objects, parts, columns)]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=str)
@@ -122,7 +123,7 @@ def test_each_reader_refuses_what_is_damaged(tmp_path: Path, damage: Damage) -> 
             reader(objects, made_of.topic, slices)
     assert any(damage.message in message for message in _verified(objects, made_of, slices)) == damage.verified
     if damage.engines:
-        with pytest.raises(duckdb.Error, match=f"no {damage.name}|no offsets"):
+        with pytest.raises(duckdb.Error, match=f"no {damage.name}"):
             sql(objects, made_of.topic, slices)
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
-from txnstore.read.reader import Projection, read_slice
+from txnstore.read.reader import read_slice
+from txnstore.read.rows import Columns
 from txnstore.read.shares import Share, read_share, share_count
 from txnstore.segment.blocks import BLOCK_BYTES
 from txnstore.segment.codec import encode
@@ -26,7 +27,7 @@ T0 = TopicPartition("t", 0)
 TOPIC = CatalogTopic(
     name="t", topic_id="id", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0
 )
-PROJECTION = Projection(TOPIC, ["_offset", "value"])
+PROJECTION = Columns(TOPIC, ["_offset", "value"])
 
 
 def stored(

@@ -15,11 +15,12 @@ from tests.helpers.connections import connection_of, stored_topic
 from tests.helpers.reading import append, new_store
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection, open_slice, read_slice, read_together
+from txnstore.read.reader import open_slice, read_slice, read_together
+from txnstore.read.rows import Columns
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import schema_to_text
@@ -94,77 +95,76 @@ def objects() -> CountingStore:
 
 @pytest.mark.parametrize("fmt", ["parquet", "arrow"])
 @pytest.mark.parametrize("config", [{}, {"message.timestamp.type": "LogAppendTime"}])
-@pytest.mark.parametrize("columns", [None, ["_offset", "s"], ["_partition"], ["n", "_timestamp"]])
+@pytest.mark.parametrize("names", [None, ["_offset", "s"], ["_partition"], ["n", "_timestamp"]])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_slices_that_are_converted_together_have_the_rows_of_each(
-    objects: CountingStore, fmt: str, config: dict[str, str], columns: list[str] | None, seed: int
+    objects: CountingStore, fmt: str, config: dict[str, str], names: list[str] | None, seed: int
 ) -> None:
     slices = slices_of(objects, fmt, seed)
-    projection = Projection(topic(config=config), columns)
-    expected = pa.concat_tables(read_slice(objects, part, projection) for part in slices)
-    together = read_together([open_slice(objects, part, projection) for part in slices], projection)
-    assert together.schema == expected.schema == projection.schema
+    columns = Columns(topic(config=config), names)
+    expected = pa.concat_tables(read_slice(objects, part, columns) for part in slices)
+    together = read_together([open_slice(objects, part, columns) for part in slices], columns)
+    assert together.schema == expected.schema == columns.schema
     assert together.to_pylist() == expected.to_pylist()
-    if columns is None:
+    if names is None:
         assert list(zip(*(together[name].to_pylist() for name in ("_partition", "_offset", "n")), strict=True)) == [
             row for part in slices for row in rows_of(part)
         ]
     assert max(column.num_chunks for column in together.columns) == 1
     segments = SharedSegments(objects, InlineExecutor)
     for _ in range(2):
-        assert read_together(segments.open(slices, projection), projection).to_pylist() == expected.to_pylist()
+        assert segments.read(slices, columns).to_pylist() == expected.to_pylist()
 
 
 def test_no_slices_have_no_rows(objects: CountingStore) -> None:
-    projection = Projection(topic())
-    opened = SharedSegments(objects, InlineExecutor).open([], projection)
-    assert read_together(opened, projection).equals(projection.schema.empty_table())
+    columns = Columns(topic())
+    assert SharedSegments(objects, InlineExecutor).read([], columns).equals(columns.schema.empty_table())
 
 
 def test_a_segment_is_fetched_once_however_many_batches_and_readers_it_has(objects: CountingStore) -> None:
-    slices, projection = slices_of(objects, "arrow"), Projection(topic())
+    slices, columns = slices_of(objects, "arrow"), Columns(topic())
     segments = SharedSegments(objects, InlineExecutor)
-    segments.open(slices[:3], projection)
-    segments.open(slices, projection)
-    segments.open(slices, Projection(topic(), ["n"]))
+    segments.read(slices[:3], columns)
+    segments.read(slices, columns)
+    segments.read(slices, Columns(topic(), ["n"]))
     assert objects.snapshot().get == len({part.batch.segment.key for part in slices}) == 12 < len(slices)
 
 
 def test_what_is_kept_is_bounded_and_the_last_ones_stay(objects: CountingStore) -> None:
-    slices, projection = slices_of(objects, "arrow"), Projection(topic())
+    slices, columns = slices_of(objects, "arrow"), Columns(topic())
     by_key = {part.batch.segment.key: part for part in slices}
     first, *_, last = by_key.values()
     segments = SharedSegments(objects, InlineExecutor, bound=8_000)
     for part in by_key.values():
-        segments.open([first, part], projection)
+        segments.read([first, part], columns)
     before = objects.snapshot().get
-    segments.open([first, last], projection)
+    segments.read([first, last], columns)
     assert objects.snapshot().get == before
-    segments.open([*by_key.values()], projection)
+    segments.read([*by_key.values()], columns)
     assert objects.snapshot().get > before
     nothing = SharedSegments(objects, InlineExecutor, bound=0)
-    assert len(nothing.open(slices, projection)) == len(slices)
+    assert nothing.read(slices, columns).num_rows
 
 
 def test_damage_is_named_and_not_kept(objects: CountingStore) -> None:
-    slices, projection = slices_of(objects, "arrow"), Projection(topic())
+    slices, columns = slices_of(objects, "arrow"), Columns(topic())
     segment = slices[0].batch.segment
     data = objects.get(segment.object)
     segments = SharedSegments(objects, InlineExecutor)
     objects.put(segment.object, data[:20] + b"\xff" + data[21:])
     with pytest.raises(CorruptionError, match=segment.key):
-        segments.open(slices, projection)
+        segments.read(slices, columns)
     objects.put(segment.object, data)
-    assert len(segments.open(slices, projection)) == len(slices)
+    assert segments.read(slices, columns).num_rows
 
 
 def test_another_description_of_a_segment_is_compared_with_its_bytes(objects: CountingStore) -> None:
     part, *_ = slices_of(objects, "arrow")
-    segments, projection = SharedSegments(objects, InlineExecutor), Projection(topic())
-    segments.open([part], projection)
+    segments, columns = SharedSegments(objects, InlineExecutor), Columns(topic())
+    segments.read([part], columns)
     other = replace(part.batch.segment, rows=part.batch.segment.rows + 1)
     with pytest.raises(CorruptionError, match="rows; expected"):
-        segments.open([replace(part, batch=replace(part.batch, segment=other))], projection)
+        segments.read([replace(part, batch=replace(part.batch, segment=other))], columns)
 
 
 @pytest.mark.usefixtures("unsettled")
@@ -174,9 +174,9 @@ def test_a_read_ahead_takes_shared_segments_together(clock: ManualClock) -> None
     store.create_topic("t")
     for number in range(64):
         append(store, str(number))
-    slices, projection = store.scan("t").plan(), Projection(stored_topic(store, "t"), ["value"])
+    slices, columns = store.scan("t").plan(), Columns(stored_topic(store, "t"), ["value"])
     objects = connection_of(store).objects
-    tables = [*read_ahead(objects, InlineExecutor(), slices, projection)]
+    tables = [*read_ahead(objects, InlineExecutor(), slices, columns)]
     assert [table.num_rows for table in tables] == [4] * 16
     assert [value for table in tables for value in table["value"].to_pylist()] == [
         b"%d" % number for number in range(64)
@@ -184,7 +184,7 @@ def test_a_read_ahead_takes_shared_segments_together(clock: ManualClock) -> None
     objects.forget()
     key = slices[34].batch.segment.object
     objects.delete([key])
-    read = read_ahead(objects, InlineExecutor(), slices, projection)
+    read = read_ahead(objects, InlineExecutor(), slices, columns)
     before = [table["value"].to_pylist() for table in itertools.islice(read, 9)]
     assert [value for values in before for value in values] == [b"%d" % number for number in range(34)]
     with pytest.raises(CorruptionError, match=key):

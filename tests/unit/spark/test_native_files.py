@@ -10,10 +10,11 @@ import pytest
 from tests.helpers.compaction import new_store
 from tests.helpers.connections import connection_of
 from tests.helpers.settling import numbers, send, settle_now
+from txnstore.core.log.model import Layout
 from txnstore.core.model import TopicPartition
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns, RowPlan
 from txnstore.scan import Scan
-from txnstore.spark.reads.native import Kinds, _is_readable, _kinds, _shared_rows, _stored_bytes
+from txnstore.spark.reads.native import _FILES, _is_readable, _shared_rows, _stored_bytes
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
@@ -30,24 +31,30 @@ def store(clock: ManualClock) -> Iterator[Store]:
         yield made
 
 
-def kinds(store: Store) -> Kinds | None:
-    scan = Scan(connection_of(store), "t")
-    return _kinds(scan.plan(), Projection(scan.topic))
+def plan_of(store: Store, topic: str = "t", names: list[str] | None = None) -> RowPlan:
+    scan = Scan(connection_of(store), topic)
+    plan, rest = RowPlan(Columns(scan.topic, names), tuple(scan.plan())).split(_FILES)
+    assert not rest.slices
+    return plan
+
+
+def is_readable(plan: RowPlan) -> bool:
+    return _is_readable(plan.columns, plan.groups())
 
 
 def test_settled_files_are_read_whole_with_the_partitions_that_they_store(store: Store) -> None:
-    files = kinds(store)
-    assert files is not None
-    (kind,) = files
-    assert (kind.explicit, kind.settled, kind.cut) == (True, True, False)
-    assert len({file.key for file in files[kind]}) == len(files[kind]) == 2
+    plan = plan_of(store)
+    (group,) = plan.groups()
+    assert is_readable(plan)
+    assert (group.layout, group.cut) == (Layout.SETTLED, False)
+    assert len({file.segment.key for file in group.files}) == len(group.files) == 2
 
 
 @pytest.mark.parametrize("offset", [1, 2])
 def test_files_of_which_some_rows_are_not_visible_are_not(store: Store, offset: int) -> None:
     """A log that starts inside a batch, or behind it."""
     store.delete_records({TopicPartition("t", 1): offset})
-    assert kinds(store) is None
+    assert not is_readable(plan_of(store))
 
 
 def test_a_time_column_that_spark_reads_otherwise_matters_only_where_event_times_are_derived_from_it(
@@ -60,14 +67,10 @@ def test_a_time_column_that_spark_reads_otherwise_matters_only_where_event_times
         with store.producer() as producer:
             producer.send_table("local", pa.table({"at": [0, 1]}, schema=schema)).result()
 
-    def is_readable(columns: list[str] | None = None) -> bool:
-        scan = Scan(connection_of(store), "local")
-        return _is_readable(Projection(scan.topic, columns), scan.plan())
-
-    assert not is_readable()
-    assert is_readable(["at", "_offset"])
+    assert not is_readable(plan_of(store, "local"))
+    assert is_readable(plan_of(store, "local", ["at", "_offset"]))
     store.compact("local")
-    assert is_readable()
+    assert is_readable(plan_of(store, "local"))
 
 
 def test_the_driver_fetches_each_shared_segment_once_and_counts_it_as_a_whole() -> None:
@@ -84,6 +87,6 @@ def test_the_driver_fetches_each_shared_segment_once_and_counts_it_as_a_whole() 
         assert len(objects) == 3
         assert _stored_bytes(parts) == sum(objects.values()) > sum(part.batch.size for part in parts)
         connection.counts.reset()
-        rows = pa.concat_tables(_shared_rows(connection, parts, Projection(scan.topic)))
+        rows = pa.concat_tables(_shared_rows(connection, RowPlan(Columns(scan.topic), tuple(parts))))
         assert sorted(key for kind, key in connection.counts.log if kind == "get") == sorted(objects)
         assert rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")]) == scan.to_table()

@@ -16,7 +16,7 @@ from tests.helpers.keys import FixedRuntime
 from txnstore import BlockedReadWarning
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.read.shares import Share

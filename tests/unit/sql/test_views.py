@@ -16,12 +16,13 @@ import pytest
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import Isolation, Map, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.view import View
+from txnstore.read.rows import RowPlan
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, schema_to_text
-from txnstore.sql.views import topic_select, view_names, visible_slices
+from txnstore.sql.views import shown_columns, shown_plan, topic_select, view_names
 
 SCHEMA = pa.schema([("n", pa.int64())])
 TOPIC = CatalogTopic("t", "id", 2, schema=schema_to_text(SCHEMA))
@@ -34,7 +35,7 @@ def batch(segment: Segment, base: int, limit: int, records: int, first_row: int 
 def read(folder: Path, slices: list[Slice]) -> list[tuple[int, int, int]]:
     """Partition, offset and value of the rows of some slices."""
     with duckdb.connect() as con:
-        select = topic_select(TOPIC, slices, lambda segment: str(folder / segment.key))
+        select = topic_select(RowPlan(shown_columns(TOPIC), tuple(slices)), lambda segment: str(folder / segment.key))
         return con.sql(f"SELECT _partition, _offset, n FROM ({select}) ORDER BY ALL").fetchall()
 
 
@@ -77,7 +78,7 @@ def test_a_merged_file_without_offsets_is_damage(tmp_path: Path, limit: int) -> 
     fresh = stored(tmp_path, "fresh.parquet", pa.table({"n": [1, 2, 3]}))
     segment = replace(fresh, explicit_offsets=True)
     part = Slice(TopicPartition("t", 0), batch(segment, 10, 30, 3), 10, limit)
-    with pytest.raises(duckdb.Error, match=r"a merged segment has no offsets: .*fresh\.parquet"):
+    with pytest.raises(duckdb.Error, match=r"a merged segment has no _offset: .*fresh\.parquet"):
         read(tmp_path, [part])
 
 
@@ -124,7 +125,7 @@ def test_the_condition_on_a_settled_file_has_no_term_for_each_partition(tmp_path
     for partitions in (2, 200):
         first, *others = settled(tmp_path, partitions, 2)
         cut = [replace(first, start=first.start + 1), *others]
-        assert topic_select(TOPIC, cut, lambda segment: segment.key).count(" AND ") == 3
+        assert topic_select(RowPlan(shown_columns(TOPIC), tuple(cut)), lambda segment: segment.key).count(" AND ") == 3
         assert len(read(tmp_path, cut)) == 4 * partitions - 1
 
 
@@ -133,7 +134,7 @@ def test_a_partition_that_starts_inside_a_batch_is_read_from_there(tmp_path: Pat
     log = Partition(log_start=2, high_watermark=4, batches=BatchList([batch(segment, 0, 4, 4)]))
     partitions = {TopicPartition("t", 0): log, TopicPartition("t", 1): Partition()}
     state = State(topics=Map({"t": TOPIC}), partitions=Map(partitions))
-    assert read(tmp_path, visible_slices(TOPIC, View((state,)), Isolation.READ_COMMITTED)) == [(0, 2, 2), (0, 3, 3)]
+    assert read(tmp_path, [*shown_plan("t", View((state,)), Isolation.READ_COMMITTED).slices]) == [(0, 2, 2), (0, 3, 3)]
 
 
 def test_views_have_their_topics_names_unless_only_the_case_differs() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.core.log.model import Batch, Segment
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
-from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, Written, is_direct, plan_partition, steps
+from txnstore.tables.plan import DIRECT, Bounds, PartitionPlan, Step, Tail, Written, plan_partition, steps
 
 TP = TopicPartition("t", 0)
 ROOT = "s3://bucket/"
@@ -67,7 +67,7 @@ class Table:
 
     def plan(self, slices: Sequence[Slice], bounds: Bounds) -> PartitionPlan:
         for part in slices:
-            if is_direct(part.batch):
+            if DIRECT.opens(part.batch):
                 path = located(part.batch.segment.object)
                 self.contents[path] = self._within(part.batch.base_offset, part.batch.limit)
         return plan_partition(0, self.files.data.values(), slices, bounds, self.bounds, located)
@@ -273,7 +273,7 @@ def test_a_copy_of_which_a_segment_has_a_part_is_written_again_without_it() -> N
 def test_only_objects_of_one_batch_with_offsets_are_used_where_they_are() -> None:
     def is_used(**members: object) -> bool:
         described = {"object": "o", "format": "parquet", "size": 1, "sha256": "", "rows": 4, "explicit_offsets": True}
-        return is_direct(Batch(0, 4, 4, Segment(**(described | members)), 0, 0))  # type: ignore[arg-type]
+        return DIRECT.opens(Batch(0, 4, 4, Segment(**(described | members)), 0, 0))  # type: ignore[arg-type]
 
     assert is_used()
     assert not is_used(format="arrow")

@@ -6,6 +6,7 @@ Ranges of offsets are half-open: from ``base_offset`` up to, not including, ``li
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from txnstore.core.log.batches import BatchList
@@ -26,6 +27,17 @@ TimestampType: TypeAlias = Literal["CreateTime", "LogAppendTime"]
 
 #: The prefix of the keys of entries, which no segment of its own has.
 _CHAINS = "chains/"
+
+
+class Layout(StrEnum):
+    """How a segment stores rows."""
+
+    #: As they were appended: offsets follow from the numbers of the rows.
+    APPENDED = "appended"
+    #: With offsets and times: those of one batch, which a compaction has written.
+    MERGED = "merged"
+    #: With offsets, times and partitions: those of several batches.
+    SETTLED = "settled"
 
 
 @value()
@@ -104,6 +116,13 @@ class Batch:
     def alone(self) -> bool:
         """Whether it has all rows of its segment; no other batch names that, because a row is one record."""
         return self.first_row == 0 and self.records == self.segment.rows
+
+    @property
+    def layout(self) -> Layout:
+        """How its segment stores rows."""
+        if not self.segment.explicit_offsets:
+            return Layout.APPENDED
+        return Layout.MERGED if self.alone else Layout.SETTLED
 
     @property
     def shared(self) -> bool:

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.model import Batch, Layout, Partition
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import OffsetOutOfRangeError
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """The records of one batch with offsets in ``[start, limit)``."""
-
-    tp: TopicPartition
-    batch: Batch
-    start: int
-    limit: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether the slice covers the whole batch."""
-        return self.start <= self.batch.base_offset and self.batch.limit <= self.limit
 
 
 def visible(
@@ -122,7 +107,7 @@ def batch_status(partition: Partition) -> Callable[[Batch], str]:
     is_aborted = aborted_batches(partition)
 
     def status(batch: Batch) -> str:
-        if batch.segment.explicit_offsets:
+        if batch.layout is not Layout.APPENDED:
             return "compacted"
         if is_aborted(batch):
             return "aborted"

@@ -11,21 +11,33 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch
-from txnstore.core.log.visibility import Slice
+from txnstore.core.log.model import Layout
+from txnstore.core.log.slices import Slice
 from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel
 from txnstore.read.readahead import most_fetches
-from txnstore.read.reader import Projection, read_together
+from txnstore.read.rows import (
+    LIMIT,
+    START,
+    Ability,
+    Columns,
+    Constant,
+    EventTime,
+    Group,
+    OfFile,
+    RowOffset,
+    RowPlan,
+    Stored,
+    Value,
+)
 from txnstore.read.sharing import SharedSegments
 from txnstore.scan import Scan
-from txnstore.segment.schema import RESERVED_FIELDS
+from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.spark import types
 from txnstore.spark.options import Location, read_options
 from txnstore.spark.reads.listing import FILE_NUMBER, ListedFile, read_listed
@@ -42,53 +54,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_RESERVED = {field.name for field in RESERVED_FIELDS}
+#: What Spark reads as files.
+_FILES = Ability()
 #: The driver reads shared segments up to this size in total; of more, tasks read all segments with format txnstore.
 _SHARED_BYTES = 64 << 20
 #: Where Spark gives the number of a row in its file. A column of this name would hide it.
 _HIDDEN = "_metadata"
-
-
-@dataclass(frozen=True, slots=True)
-class NativeFile:
-    """A segment with the metadata that derives the columns of its rows.
-
-    Attributes:
-        key: The key.
-        size: The size in bytes.
-        partition: The partition.
-        base: The offset of the first row; 0 if the offsets are stored in the file.
-        low: The first offset of the read.
-        high: The offset after the last one of the read.
-        default_ms: The ``_timestamp`` of rows without one, in milliseconds.
-    """
-
-    key: str
-    size: int
-    partition: int
-    base: int
-    low: int
-    high: int
-    default_ms: int
-
-
-class Kind(NamedTuple):
-    """What the columns of a file are derived from.
-
-    Attributes:
-        explicit: The offsets and times are stored in it.
-        cut: Some of its rows are outside ``[low, high)``.
-        timed: The event times are in the topic's column; else they are stored, or all of them are ``default_ms``.
-        settled: The partitions are stored in it.
-    """
-
-    explicit: bool
-    cut: bool
-    timed: bool
-    settled: bool
-
-
-Kinds = Mapping[Kind, Sequence[NativeFile]]
 
 
 def read_native(
@@ -111,17 +82,16 @@ def read_native(
         scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
         slices = scan.plan()
         location = replace(location, url=connection.url)
-        projection = Projection(scan.topic, columns)
-        schema = types.spark_schema(projection.schema)
+        shown = Columns(scan.topic, columns)
+        schema = types.spark_schema(shown.schema)
         if not slices:
             return spark.createDataFrame([], types.ddl(schema))
-        shared = [part for part in slices if part.batch.shared]
-        files = [part for part in slices if not part.batch.shared]
-        few = _stored_bytes(shared) <= _SHARED_BYTES
-        frames = _frames(spark, location, projection, schema, files) if few else None
-        if frames is not None and shared:
+        files, rest = RowPlan(shown, tuple(slices)).split(_FILES)
+        few = all(part.batch.shared for part in rest.slices) and _stored_bytes(rest.slices) <= _SHARED_BYTES
+        frames = _frames(spark, location, files, schema) if few else None
+        if frames is not None and rest.slices:
             with expirations(lambda: connection):
-                rows = [*types.to_batches(_shared_rows(connection, shared, projection), schema)]
+                rows = [*types.to_batches(_shared_rows(connection, rest), schema)]
             frames.append(_local(spark, rows, schema))
     if frames is None:
         _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
@@ -137,16 +107,16 @@ def _stored_bytes(slices: Sequence[Slice]) -> int:
     return sum({part.batch.segment.key: part.batch.segment.size for part in slices}.values())
 
 
-def _shared_rows(connection: Connection, slices: Sequence[Slice], projection: Projection) -> Iterator[pa.Table]:
+def _shared_rows(connection: Connection, plan: RowPlan) -> Iterator[pa.Table]:
     """The rows of shared segments, each of which is fetched and decoded once; some segments at a time."""
     segments = SharedSegments(connection.objects, lambda: connection.pool, 0)
     by_segment: dict[str, list[Slice]] = {}
-    for part in slices:
+    for part in plan.slices:
         by_segment.setdefault(part.batch.segment.key, []).append(part)
     groups, most = list(by_segment.values()), most_fetches(connection.objects)
     for first in range(0, len(groups), most):
         parts = [part for group in groups[first : first + most] for part in group]
-        yield read_together(segments.open(parts, projection), projection)
+        yield segments.read(parts, plan.columns)
 
 
 def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
@@ -161,61 +131,21 @@ def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schem
 # What Spark can read --------------------------------------------------------------------------------------------------
 
 
-def _is_readable(projection: Projection, slices: Sequence[Slice]) -> bool:
+def _is_readable(columns: Columns, groups: Sequence[Group]) -> bool:
     """Whether Spark's reader gives the same values for all columns as txnstore's."""
-    if any(part.batch.segment.format != "parquet" for part in slices):
+    if any(name.lower() == _HIDDEN for name in columns.everything.names):
         return False
-    stored = _stored(projection.topic)
-    if any(name.lower() == _HIDDEN for name in stored.names):
-        return False
-    if "_timestamp" not in projection.columns:
+    # Of a settled file all rows are visible, or Spark reads none of them.
+    return not any(group.layout is Layout.SETTLED and group.cut for group in groups) and all(
+        _is_readable_time(columns, group.values[TIMESTAMP_FIELD.name]) for group in groups
+    )
+
+
+def _is_readable_time(columns: Columns, value: Value) -> bool:
+    """Whether Spark reads a time alike; one without a zone is UTC in txnstore, but of the session in Spark's casts."""
+    if TIMESTAMP_FIELD.name not in columns.names or not isinstance(value, EventTime) or value.name is None:
         return True
-    # A timestamp without a zone is UTC in txnstore, but in the session's time zone in Spark's casts.
-    columns = set(filter(None, (_time_column(part.batch, projection) for part in slices)))
-    return all(types.type_name(stored.field(column).type) in ("timestamp", "bigint") for column in columns)
-
-
-def _time_column(batch: Batch, projection: Projection) -> str | None:
-    """The column from which the event times of a batch are derived; None if they are stored, or all the same."""
-    return None if batch.segment.explicit_offsets else projection.time_column_of(batch)
-
-
-def _stored(topic: CatalogTopic) -> pa.Schema:
-    """The topic's declared columns with Spark's types."""
-    import pyarrow as pa
-
-    everything = types.spark_schema(Projection(topic).schema)
-    return pa.schema([field for field in everything if field.name not in _RESERVED])
-
-
-def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
-    """The files; None if a file contains several batches, so that its rows have no single base offset."""
-    kinds: dict[Kind, list[NativeFile]] = {}
-    keys: set[str] = set()
-    settled: dict[str, int] = {}
-    for part in slices:
-        batch, segment = part.batch, part.batch.segment
-        if segment.explicit_offsets and not batch.alone and part.whole:
-            # The rows of several partitions, which are stored with them: the file is read if all of them are.
-            settled[segment.key] = settled.get(segment.key, 0) + batch.records
-            if settled[segment.key] < segment.rows:
-                continue
-            del settled[segment.key]
-        elif segment.key in keys or batch.records != segment.rows:
-            return None
-        keys.add(segment.key)
-        file = NativeFile(
-            key=segment.key,
-            size=segment.size,
-            partition=part.tp.partition,
-            base=0 if segment.explicit_offsets else batch.base_offset,
-            low=part.start,
-            high=part.limit,
-            default_ms=projection.timestamp_range(part)[1],
-        )
-        timed = _time_column(batch, projection) is not None
-        kinds.setdefault(Kind(segment.explicit_offsets, not part.whole, timed, not batch.alone), []).append(file)
-    return None if settled else kinds
+    return _type(columns.everything.field(value.name)) in ("timestamp", "bigint")
 
 
 def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequence[Slice], isolation: str) -> DataFrame:
@@ -244,82 +174,85 @@ def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequenc
 # The frames -----------------------------------------------------------------------------------------------------------
 
 
-def _frames(
-    spark: SparkSession, location: Location, projection: Projection, schema: pa.Schema, slices: Sequence[Slice]
-) -> list[DataFrame] | None:
+def _frames(spark: SparkSession, location: Location, plan: RowPlan, schema: pa.Schema) -> list[DataFrame] | None:
     """The frames of segments that Spark reads as files; None if it cannot. Reads none of them."""
-    if not slices:
+    if not plan.slices:
         return []
-    kinds = _kinds(slices, projection) if _is_readable(projection, slices) else None
-    root = root_for_spark(spark, location, slices[0].batch.segment) if kinds is not None else None
-    return _Frames(spark, root, projection, schema).read(kinds) if kinds is not None and root is not None else None
+    groups = plan.groups()
+    readable = _is_readable(plan.columns, groups)
+    root = root_for_spark(spark, location, plan.slices[0].batch.segment) if readable else None
+    if root is None:
+        return None
+    frames = [_Frame(plan.columns, schema, group).read(spark, root) for group in groups]
+    read = [frame for frame in frames if frame is not None]
+    return read if len(read) == len(frames) else None
 
 
-class _Frames:
-    """Builds one frame per kind of file: whole or cut, offsets derived or stored."""
+class _Frame:
+    """Prints files that are read alike as one frame."""
 
-    def __init__(self, spark: SparkSession, root: str, projection: Projection, schema: pa.Schema) -> None:
-        self._spark, self._root = spark, root
-        self._projection, self._schema = projection, schema
+    def __init__(self, columns: Columns, schema: pa.Schema, group: Group) -> None:
+        self._columns, self._schema, self._group = columns, schema, group
 
-    def read(self, kinds: Kinds) -> list[DataFrame] | None:
-        """The frames of all files; None if this Spark cannot be given a list of files."""
-        frames = [self._frame(kind, kinds[kind]) for kind in sorted(kinds)]
-        readable = [frame for frame in frames if frame is not None]
-        return readable if len(readable) == len(frames) else None
-
-    def _frame(self, kind: Kind, files: Sequence[NativeFile]) -> DataFrame | None:
-        import pyarrow as pa
-
-        stored = list(_stored(self._projection.topic))
-        if kind.explicit:
-            names_stored = {"_offset", "_timestamp", *(["_partition"] if kind.settled else [])}
-            stored += [field for field in RESERVED_FIELDS if field.name in names_stored]
-        listed = [ListedFile(f"{self._root}/{quote(file.key)}", file.size) for file in files]
-        frame = read_listed(self._spark, types.ddl(types.spark_schema(pa.schema(stored))), listed)
+    def read(self, spark: SparkSession, root: str) -> DataFrame | None:
+        """The frame; None if this Spark cannot be given a list of files."""
+        group, stored = self._group, types.spark_schema(self._columns.stored(self._group.layout))
+        segments = [file.segment for file in group.files]
+        listed = [ListedFile(f"{root}/{quote(segment.key)}", segment.size) for segment in segments]
+        frame = read_listed(spark, types.ddl(stored), listed)
         if frame is None:
             return None
-
-        def of_file(name: str) -> str:
-            return _by_file([getattr(file, name) for file in files])
-
-        offset = _of_row("_offset") if kind.explicit else f"{of_file('base')} + _metadata.row_index"
-        if kind.cut:
-            low, high = of_file("low"), of_file("high")
+        if group.cut:
+            offset, low, high = self._printed(OFFSET_FIELD.name), self._of_file(START), self._of_file(LIMIT)
             frame = frame.where(f"{offset} >= {low} AND {offset} < {high}")
-            if kind.explicit:  # Spark cannot skip row groups by the condition above.
+            if group.layout is not Layout.APPENDED:  # Spark cannot skip row groups by the condition above.
                 frame = frame.where(f"_offset IS NULL OR _offset >= {low} AND _offset < {high}")
-        derived: dict[str, Callable[[], str]] = {
-            "_topic": lambda: f"'{self._projection.topic.name}'",
-            "_partition": lambda: _of_row("_partition") if kind.settled else f"int({of_file('partition')})",
-            "_offset": lambda: offset,
-            "_timestamp": lambda: self._timestamp(of_file("default_ms"), kind),
-        }
         # As text it takes one call of the JVM; as objects, each function and each literal takes some.
         names = self._schema.names
-        plain = not kind.explicit and not any(_is_float(field) for field in stored)
-        everything = [field.name for field in stored] if plain else []
-        rest = len(names) - len(everything)
-        chosen = ["*"] if everything and names[rest:] == everything else []  # One call for all of them, too.
-        return frame.selectExpr(
-            [
-                f"{derived[name]()} AS {name}" if name in derived else _column(self._schema.field(name))
-                for name in (names[:rest] if chosen else names)
-            ]
-            + chosen
-        )
+        plain = group.layout is Layout.APPENDED and not any(map(_is_float, stored))
+        rest = len(names) - len(stored)
+        if plain and names[rest:] == stored.names:  # One call for all of them, too.
+            return frame.selectExpr([*map(self._named, names[:rest]), "*"])
+        return frame.selectExpr([*map(self._named, names)])
 
-    def _timestamp(self, default_ms: str, kind: Kind) -> str:
-        """The ``_timestamp``: stored by a compaction, else from the topic's time column, else that of the batch."""
-        default, column = f"timestamp_millis({default_ms})", self._projection.time_column
-        if kind.explicit:
-            return f"coalesce(_timestamp, {default})"
-        if column is None or not kind.timed:
-            return default
-        is_number = types.type_name(_stored(self._projection.topic).field(column).type) == "bigint"
-        moment = types.quoted(column)
+    def _named(self, name: str) -> str:
+        return f"{self._printed(name)} AS {types.quoted(name)}"
+
+    def _printed(self, name: str) -> str:
+        match self._group.values[name]:
+            case Constant(text):
+                return f"'{text}'"
+            case OfFile() as number:
+                return f"int({self._of_file(number)})"
+            case RowOffset(origin):
+                return f"{self._of_file(origin)} + _metadata.row_index"
+            case EventTime(column, default):
+                return self._event_time(column, default)
+            case Stored(column, required):
+                return _of_row(column) if required else _column(self._schema.field(column))
+
+    def _event_time(self, name: str | None, default: OfFile) -> str:
+        latest = f"timestamp_millis({self._of_file(default)})"
+        if name is None:
+            return latest
+        moment = types.quoted(name)
+        is_number = _type(self._columns.everything.field(name)) == "bigint"
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
-        return f"coalesce({event_time}, {default})"
+        return f"coalesce({event_time}, {latest})"
+
+    def _of_file(self, number: OfFile) -> str:
+        """The number of each row's file: looked up in an array, which is one literal in the plan, however long."""
+        numbers = self._group.numbers(number)
+        if len(set(numbers)) == 1:
+            return f"bigint({numbers[0]})"
+        return f"get(cast(split('{','.join(map(str, numbers))}', ',') AS array<bigint>), {FILE_NUMBER})"
+
+
+def _type(field: pa.Field) -> str:
+    """The name of Spark's type of a column of a topic."""
+    import pyarrow as pa
+
+    return types.type_name(types.spark_schema(pa.schema([field])).field(0).type)
 
 
 def _is_float(field: pa.Field) -> bool:
@@ -333,16 +266,9 @@ def _column(field: pa.Field) -> str:
     row groups. This one gives each value back, -0.0 and NaN too.
     """
     name = types.quoted(field.name)
-    return f"-(-{name}) AS {name}" if _is_float(field) else name
+    return f"-(-{name})" if _is_float(field) else name
 
 
 def _of_row(name: str) -> str:
     """A column that a merge stores. A file without it is damage, and must not give nulls, nor lose its rows."""
     return f"coalesce({name}, raise_error(concat('a merged segment has no {name}: ', _metadata.file_path)))"
-
-
-def _by_file(numbers: Sequence[int]) -> str:
-    """The number of each row's file: looked up in an array, which is one literal in the plan, whatever its length."""
-    if len(set(numbers)) == 1:
-        return f"bigint({numbers[0]})"
-    return f"get(cast(split('{','.join(map(str, numbers))}', ',') AS array<bigint>), {FILE_NUMBER})"

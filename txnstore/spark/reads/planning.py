@@ -17,13 +17,14 @@ from txnstore.core.authorization.rights import read_topics
 from txnstore.core.blocked import blocked_partitions
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import Slice, check_offset, visible
+from txnstore.core.log.slices import Slice
+from txnstore.core.log.visibility import check_offset, visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions, offset_for_time
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns
 from txnstore.read.shares import Share, share_count
 from txnstore.spark.options import ReadOptions
 from txnstore.spark.values import EARLIEST, LATEST, Offsets
@@ -75,9 +76,9 @@ def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
     """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
     options = with_topics(view, options)
     first, *others = [view.find_topic(name) for name in options.topics]
-    schema = Projection(first, options.columns).schema
+    schema = Columns(first, options.columns).schema
     for topic in others:
-        if not Projection(topic, options.columns).schema.equals(schema):
+        if not Columns(topic, options.columns).schema.equals(schema):
             msg = f"topics {first.name!r} and {topic.name!r} have different columns and cannot be read together"
             raise SchemaMismatchError(msg)
     return schema

@@ -18,7 +18,7 @@ from txnstore.connection import Connection
 from txnstore.errors import InvalidConfigError, SchemaMismatchError
 from txnstore.read.expired import expirations
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.rows import Columns
 from txnstore.read.shares import read_share
 from txnstore.spark import types
 from txnstore.spark.failures import line_first
@@ -79,7 +79,7 @@ class TxnStoreReader(Sent, DataSourceReader):
 def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a group as record batches of this schema."""
     shorten_collections()
-    projection = Projection(group.topic, schema.names)
+    columns = Columns(group.topic, schema.names)
     objects = open_objects(location)
     pool = Workers(_THREADS, "txnstore-read")
     try:
@@ -87,9 +87,9 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
             if group.share is None:
                 partitions = {group.topic.name: len({part.tp for part in group.slices})}
                 caching = RecentObjects(objects).with_read_cache(partitions)
-                tables = read_ahead(caching, pool, group.slices, projection)
+                tables = read_ahead(caching, pool, group.slices, columns)
             else:
-                tables = read_share(objects, group.slices[0], projection, group.share)
+                tables = read_share(objects, group.slices[0], columns, group.share)
             yield from types.to_batches(tables, schema)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

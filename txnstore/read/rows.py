@@ -1,0 +1,486 @@
+"""The one source of rows: what the columns of the rows of slices are, as data that each reader interprets; no I/O.
+
+Which batches are visible is decided in :mod:`txnstore.core.log.visibility`, which rows of a segment a slice has in
+:mod:`txnstore.core.log.slices`. Here is what these rows show: :class:`Columns` gives for each column a :data:`Value`.
+:func:`evaluate` computes values from decoded rows; SQL and Spark print the same ones in their dialects. See
+docs/design/0042-rows.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from txnstore.catalog.schemas import is_wider, schema_from_text
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Batch, Layout, Segment
+from txnstore.core.log.slices import Slice, Times
+from txnstore.errors import CorruptionError, SchemaMismatchError
+from txnstore.segment.convert import conform
+from txnstore.segment.schema import (
+    HORIZON_FIELD,
+    OFFSET_FIELD,
+    PARTITION_FIELD,
+    RESERVED_FIELDS,
+    TIMESTAMP_FIELD,
+    TOPIC_FIELD,
+    stored_schema,
+    timestamps_of,
+)
+from txnstore.segment.sums import sums_of
+
+#: The columns that segments of each layout have besides those of the topic; a row without one of them is damage.
+PLACE: dict[Layout, tuple[pa.Field, ...]] = {
+    Layout.APPENDED: (),
+    Layout.MERGED: (OFFSET_FIELD, TIMESTAMP_FIELD),
+    Layout.SETTLED: (PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD),
+}
+
+
+# Values of columns ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same text in all rows of a topic."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfFile:
+    """A number for each file: that of its slice."""
+
+    of: Callable[[Slice], int]
+
+
+@dataclass(frozen=True, slots=True)
+class RowOffset:
+    """The number of the row in its file, from 0, plus a number of the file."""
+
+    origin: OfFile
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A column of the file. If it is not required, it is null in a file without it; narrower types are widened."""
+
+    name: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """A column of the file as a time in ms, rounded down; None: the topic has none. ``default``: where it is null."""
+
+    name: str | None
+    default: OfFile
+
+
+Value: TypeAlias = Constant | OfFile | RowOffset | Stored | EventTime
+
+_PARTITION = OfFile(lambda part: part.tp.partition)
+_ORIGIN = OfFile(lambda part: part.origin or 0)
+#: The bounds of the offsets of a file.
+START, LIMIT = OfFile(lambda part: part.start), OfFile(lambda part: part.limit)
+
+
+class NewerSchemaError(SchemaMismatchError):
+    """A segment has a column, or a type, that the version of its topic does not know: the catalog is an earlier one."""
+
+
+def unreadable(segment: Segment, error: Exception) -> CorruptionError:
+    """The error of a segment whose bytes are damaged, or that is newer than the catalog of the reader."""
+    if isinstance(error, NewerSchemaError):
+        msg = f"segment {segment.key} does not fit what is known of its topic: {error}. Read the topic again"
+        return CorruptionError(f"{msg}; if the error stays, the catalog is not that of the segment")
+    return CorruptionError(f"segment {segment.key} cannot be decoded as {segment.format}: {error}")
+
+
+class Columns:
+    """The columns that a read of a topic shows, and what each of them is in the rows of a slice.
+
+    Args:
+        topic: The topic.
+        names: The columns in the order of the result; None for ``_topic, _partition, _offset, _timestamp`` and then all
+            columns of the topic.
+        hidden: Further columns of segments that other readers do not show.
+        conserves: Rows are written again: a conversion that changes a value is refused.
+        latest: Converts the time of a row without one, in ms.
+
+    Raises:
+        SchemaMismatchError: A column is unknown or is listed twice; the message names it.
+
+    Attributes:
+        names: The names of the columns.
+        schema: The Arrow schema of every table of the read, also of an empty one.
+        everything: The columns of the topic as segments store them.
+        conserves: See above.
+    """
+
+    def __init__(
+        self,
+        topic: CatalogTopic,
+        names: Sequence[str] | None = None,
+        *,
+        hidden: Sequence[pa.Field] = (),
+        conserves: bool = False,
+        latest: Callable[[int], int] = int,
+    ) -> None:
+        self.topic = topic
+        self._topic_schema = schema_from_text(topic.schema) if topic.schema is not None else None
+        self.everything = stored_schema(self._topic_schema)
+        shown = pa.schema([*RESERVED_FIELDS, *self.everything])
+        #: The columns that a segment may have.
+        self._known = frozenset((*shown.names, HORIZON_FIELD.name))
+        if names is not None:
+            _check_names(topic.name, names, shown)
+        every = pa.schema([*shown, *hidden])
+        self.names: tuple[str, ...] = (*(shown.names if names is None else names), *(field.name for field in hidden))
+        self.schema = pa.schema([every.field(name) for name in self.names])
+        reserved = {field.name for field in (*RESERVED_FIELDS, *hidden)}
+        self._stored = [name for name in self.names if name not in reserved]
+        self._target = pa.schema([self.everything.field(name) for name in self._stored])
+        self._time_column = "timestamp" if topic.schema is None else topic.timestamp
+        self._default = OfFile(lambda part: latest(part.time_range[1]))
+        self.conserves = conserves
+        self._values: dict[tuple[Layout, Times], dict[str, Value]] = {}
+        self._needs: dict[tuple[Layout, Times], list[str]] = {}
+        self._constants: dict[str | int, Any] = {}
+
+    @classmethod
+    def of_segments(
+        cls, topic: CatalogTopic, layout: Layout, *, hidden: Sequence[pa.Field] = (), conserves: bool = False
+    ) -> Columns:
+        """All columns that a segment of this layout stores, in their order."""
+        schema = schema_from_text(topic.schema) if topic.schema is not None else None
+        names = [field.name for field in (*PLACE[layout], *stored_schema(schema))]
+        return cls(topic, names, hidden=hidden, conserves=conserves)
+
+    def kind(self, part: Slice) -> tuple[Layout, Times]:
+        """What the rows of slices have in common that have the same :meth:`values`."""
+        times = part.times
+        return part.batch.layout, Times.APPEND if times is Times.COLUMN and self._time_column is None else times
+
+    def values(self, kind: tuple[Layout, Times]) -> Mapping[str, Value]:
+        """What each column is in the rows of slices of a kind, the reserved ones included."""
+        values = self._values.get(kind)
+        if values is None:
+            names = [*(field.name for field in RESERVED_FIELDS), *self.names]
+            values = self._values[kind] = {name: self._value(name, *kind) for name in names}
+        return values
+
+    def _value(self, name: str, layout: Layout, times: Times) -> Value:
+        if name in {field.name for field in PLACE[layout]}:
+            return Stored(name, required=True)
+        if name == TOPIC_FIELD.name:
+            return Constant(self.topic.name)
+        if name == PARTITION_FIELD.name:
+            return _PARTITION
+        if name == OFFSET_FIELD.name:
+            return RowOffset(_ORIGIN)
+        if name == TIMESTAMP_FIELD.name:
+            return EventTime(self._time_column if times is Times.COLUMN else None, self._default)
+        return Stored(name)
+
+    def needs(self, part: Slice) -> list[str]:
+        """The columns to decode from the segment of a slice; of merged ones also those that are compared."""
+        kind = self.kind(part)
+        names = self._needs.get(kind)
+        if names is None:
+            values = self.values(kind)
+            found = [_name_of(values[name]) for name in self.names]
+            if kind[0] is not Layout.APPENDED:
+                found += [PARTITION_FIELD.name, OFFSET_FIELD.name]
+            names = self._needs[kind] = [*dict.fromkeys(filter(None, found))]
+        return names
+
+    def stored(self, layout: Layout) -> pa.Schema:
+        """All columns that a segment of this version of the topic stores."""
+        return pa.schema([*PLACE[layout], *self.everything])
+
+    def check(self, batch: Batch, found: Collection[str]) -> None:
+        """Refuse a segment with a column that this version of the topic lacks: no change of a schema drops one.
+
+        Raises:
+            CorruptionError: It has one; rows without it would be rows that were never written. Or it lacks one of those
+                that a merge adds.
+        """
+        check_place(batch, found)
+        if not self._known.issuperset(found):
+            unknown = ", ".join(repr(name) for name in found if name not in self._known)
+            error = NewerSchemaError(f"it has the unknown columns {unknown}")
+            raise unreadable(batch.segment, error) from error
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def conform(self, table: pa.Table) -> pa.Table:
+        """The columns of the topic of decoded rows, in the types of this version of it.
+
+        Raises:
+            NewerSchemaError: A column has a wider type than in this version of the topic.
+        """
+        if table.schema.equals(self._target):
+            return table
+        for field in table.schema:
+            index = self._target.get_field_index(field.name)
+            known = field.type if index < 0 else self._target.field(index).type
+            if known != field.type and is_wider(known, field.type):
+                msg = f"column {field.name!r} is of type {field.type}, and known as {known}"
+                raise NewerSchemaError(msg)
+        return conform(table, self._topic_schema, self._stored)
+
+    def constant(self, value: str | int, data_type: pa.DataType, rows: int) -> Any:
+        """A column with one value in each row: a slice of the longest such column so far."""
+        longest = self._constants.get(value)
+        if longest is None or len(longest) < rows:
+            longest = self._constants[value] = pa.repeat(pa.scalar(value, data_type), rows)
+        return longest.slice(0, rows)
+
+
+def _name_of(value: Value) -> str | None:
+    return value.name if isinstance(value, Stored | EventTime) else None
+
+
+def _check_names(topic: str, names: Sequence[str], schema: pa.Schema) -> None:
+    if isinstance(names, str):
+        msg = f"columns must be a list of names, not the string {names!r}"
+        raise SchemaMismatchError(msg)
+    for number, name in enumerate(names):
+        if name not in schema.names:
+            msg = f"topic {topic!r} has no column {name!r}; it has {', '.join(schema.names)}"
+            raise SchemaMismatchError(msg)
+        if name in names[:number]:
+            msg = f"column {name!r} is listed twice"
+            raise SchemaMismatchError(msg)
+
+
+def check_place(batch: Batch, found: Collection[str]) -> None:
+    """Refuse a merged segment without the columns that a merge adds.
+
+    Raises:
+        CorruptionError: It lacks one.
+    """
+    for field in PLACE[batch.layout]:
+        if field.name not in found:
+            every = "every merged segment" + (" of several batches" if field.name == PARTITION_FIELD.name else "")
+            raise CorruptionError(f"segment {batch.segment.key} has no column {field.name}, which {every} has")
+
+
+# The interpreter for decoded rows -------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """Consecutive rows of a slice: how many, and the number of the first one in the segment."""
+
+    part: Slice
+    rows: int
+    at: int
+
+
+def evaluate(columns: Columns, decoded: pa.Table, runs: Sequence[Run]) -> pa.Table:
+    """The columns of decoded rows. The cost hardly grows with the number of runs.
+
+    Args:
+        columns: The columns.
+        decoded: The rows: those of the runs, in their order.
+        runs: Which slices they belong to; all of the topic, and of one kind.
+
+    Raises:
+        NewerSchemaError: A column has a wider type than in this version of the topic.
+        CorruptionError: The rows store another partition than the chain says, or no place in the log; or a conversion
+            of rows that are written again has changed a value.
+    """
+    _check_partitions(decoded, runs)
+    conformed = columns.conform(decoded)
+    if columns.conserves:
+        _check_sums(decoded, conformed, runs)
+    values = columns.values(columns.kind(runs[0].part))
+    arrays = [_evaluated(field, values[field.name], columns, conformed, decoded, runs) for field in columns.schema]
+    return pa.Table.from_arrays(arrays, schema=columns.schema)
+
+
+def _evaluated(
+    field: pa.Field, value: Value, columns: Columns, conformed: pa.Table, decoded: pa.Table, runs: Sequence[Run]
+) -> Any:
+    match value:
+        case Stored(name, required=False):
+            if name in conformed.column_names:
+                return conformed.column(name)
+            hidden = name in decoded.column_names
+            return decoded.column(name) if hidden else pa.nulls(decoded.num_rows, field.type)
+        case Stored(name):
+            stored = decoded.column(name)
+            if stored.null_count:
+                msg = f"segment {runs[0].part.batch.segment.key} has rows without {name}"
+                raise CorruptionError(msg)
+            return stored
+        case Constant(text):
+            return columns.constant(text, field.type, decoded.num_rows)
+        case OfFile():
+            number = _per_row(value, runs)
+            if isinstance(number, int):
+                return columns.constant(number, field.type, decoded.num_rows)
+            return pa.array(number, field.type)
+        case RowOffset(origin):
+            return pa.array(each_number([origin.of(run.part) + run.at for run in runs], [run.rows for run in runs]))
+        case EventTime(name, default):
+            return timestamps_of(decoded, name, _per_row(default, runs))
+
+
+def each_number(firsts: Sequence[int], counts: Sequence[int]) -> np.ndarray:
+    """The numbers of consecutive ranges: the first one of each, and how many it has."""
+    ends = np.cumsum(counts)
+    return np.repeat(np.array(firsts, np.int64) - ends + counts, counts) + np.arange(ends[-1])
+
+
+def _per_row(number: OfFile, runs: Sequence[Run]) -> int | np.ndarray:
+    """The number of each row's file; one number if all have the same."""
+    values = [number.of(run.part) for run in runs]
+    if len(set(values)) == 1:
+        return values[0]
+    return np.repeat(np.array(values, np.int64), [run.rows for run in runs])
+
+
+def _check_partitions(decoded: pa.Table, runs: Sequence[Run]) -> None:
+    """Compare the partitions that a merged segment stores with those of the chain."""
+    if PARTITION_FIELD.name not in decoded.column_names:
+        return
+    wrong = decoded.column(PARTITION_FIELD.name).to_numpy() != _per_row(_PARTITION, runs)
+    if wrong.any():
+        ends = np.cumsum([run.rows for run in runs])
+        part = runs[int(np.searchsorted(ends, wrong.argmax(), "right"))].part
+        msg = f"segment {part.batch.segment.key} has rows of {part.tp} with another partition"
+        raise CorruptionError(msg)
+
+
+def _check_sums(before: pa.Table, after: pa.Table, runs: Sequence[Run]) -> None:
+    """Compare the sums of rows before their conversion with those after it: columns of nulls add nothing."""
+    held = [field for field in after.schema if field.name in before.column_names]
+    if len(held) == len(after.schema) and all(before.schema.field(field.name).type == field.type for field in held):
+        return
+    read, converted = sums_of(before.select([field.name for field in held])), sums_of(after)
+    if read != converted:
+        segment = runs[0].part.batch.segment
+        msg = f"the conversion of segment {segment.key} has changed records: {read} became {converted}"
+        raise CorruptionError(msg)
+
+
+# Plans of files -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A segment with what is visible of it: one slice, or of a settled segment all of its slices."""
+
+    slices: tuple[Slice, ...]
+
+    @property
+    def segment(self) -> Segment:
+        """The segment."""
+        return self.slices[0].batch.segment
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of its rows are visible."""
+        return sum(part.batch.records for part in self.slices if part.whole) == self.segment.rows
+
+    def bounds(self) -> list[dict[int, tuple[int, int]]]:
+        """The visible ranges of offsets by partition: the first one of each, then the second ones, and so on.
+
+        Slices with no rows between them are one range.
+        """
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        end = 0  # of the rows of the slice before
+        for part in self.slices:
+            own, start = ranges.setdefault(part.tp.partition, []), part.start
+            if own and part.rows.start == end:
+                start, _ = own.pop()
+            own.append((start, part.limit))
+            end = part.rows.stop
+        most = max(map(len, ranges.values()), default=0)
+        return [{key: own[number] for key, own in ranges.items() if number < len(own)} for number in range(most)]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files that are read alike.
+
+    Attributes:
+        layout: How they store rows.
+        values: What each column is.
+        cut: Whether some of their rows are not visible.
+        files: The files.
+    """
+
+    layout: Layout
+    values: Mapping[str, Value]
+    cut: bool
+    files: tuple[File, ...]
+
+    def numbers(self, number: OfFile) -> list[int]:
+        """A number of each file."""
+        return [number.of(file.slices[0]) for file in self.files]
+
+    def by(self, key: Callable[[File], object]) -> list[Group]:
+        """The files of each key as a group of their own."""
+        files: dict[object, list[File]] = {}
+        for file in self.files:
+            files.setdefault(key(file), []).append(file)
+        return [Group(self.layout, self.values, self.cut, tuple(own)) for own in files.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """Which segments an engine reads as files.
+
+    Attributes:
+        layouts: Those whose columns it can compute.
+        formats: The formats that it reads; None for all.
+        several: Whether it reads segments with appended rows of several batches.
+    """
+
+    layouts: frozenset[Layout] = frozenset(Layout)
+    formats: frozenset[str] | None = frozenset({"parquet"})
+    several: bool = False
+
+    def opens(self, batch: Batch) -> bool:
+        """Whether it reads the segment of a batch as a file, if all rows of that are visible."""
+        segment = batch.segment
+        known = batch.layout in self.layouts and (self.formats is None or segment.format in self.formats)
+        return known and not segment.is_range and (self.several or batch.alone or batch.layout is not Layout.APPENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """Slices of a topic, by partition and offset, and the columns to show of them."""
+
+    columns: Columns
+    slices: tuple[Slice, ...]
+
+    def groups(self) -> list[Group]:
+        """The slices as files, in groups that are read alike."""
+        kinds: dict[tuple[tuple[Layout, Times], bool], list[File]] = {}
+        settled: dict[str, list[Slice]] = {}
+        for part in self.slices:
+            kind = self.columns.kind(part)
+            if kind[0] is Layout.SETTLED:
+                settled.setdefault(part.batch.segment.key, []).append(part)
+            else:
+                file = File((part,))
+                kinds.setdefault((kind, not (part.whole and part.batch.alone)), []).append(file)
+        for parts in settled.values():
+            file = File(tuple(parts))
+            kinds.setdefault((self.columns.kind(parts[0]), not file.whole), []).append(file)
+        return [Group(kind[0], self.columns.values(kind), cut, tuple(files)) for (kind, cut), files in kinds.items()]
+
+    def split(self, ability: Ability) -> tuple[RowPlan, RowPlan]:
+        """What an engine reads as files, and what is left."""
+        files, rest = list[Slice](), list[Slice]()
+        for part in self.slices:
+            (files if ability.opens(part.batch) else rest).append(part)
+        return RowPlan(self.columns, tuple(files)), RowPlan(self.columns, tuple(rest))
