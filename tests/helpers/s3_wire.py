@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.harness.s3.wire import WireFault, WireRequest
-from txnstore.storage.s3.loop import own_loop, run_on
 from txnstore.storage.s3.store import S3Store
 
 
@@ -21,6 +20,5 @@ def every(fault: WireFault) -> Callable[[WireRequest], WireFault]:
 
 
 def s3fs_of(store: S3Store) -> Any:
-    """The connected ``S3FileSystem`` of a store, with its method ``call_s3``; loads s3fs if it was not needed yet."""
-    requests = store._requests()
-    return run_on(own_loop(), requests.client).result()
+    """A connected ``S3FileSystem`` of a store, with its method ``call_s3``; loads s3fs if it was not needed yet."""
+    return store._s3fs().files

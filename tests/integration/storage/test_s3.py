@@ -28,7 +28,8 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe, probe_once
 from txnstore.storage.registry import open_store
-from txnstore.storage.s3.store import MULTIPART_FROM_BYTES, S3Store
+from txnstore.storage.s3.requests import MULTIPART_FROM_BYTES
+from txnstore.storage.s3.store import S3Store
 from txnstore.testing import StorageContract
 
 pytestmark = pytest.mark.s3

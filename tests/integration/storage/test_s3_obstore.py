@@ -7,21 +7,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from aiobotocore.credentials import AioCredentials
-from aiobotocore.session import AioSession
 
 import txnstore
 from tests.harness.s3.servers import S3Server
 from tests.harness.s3.servers import storage_options as options_for
 from tests.harness.s3.wire import Break, RequestLog, WireFault
 from tests.helpers.s3_servers import fresh_bucket
-from tests.helpers.s3_wire import backend, s3fs_of
-from txnstore.errors import UnknownOutcomeError
+from tests.helpers.s3_wire import backend, every, s3fs_of
+from txnstore.errors import StorageRefusedError, UnknownOutcomeError
 from txnstore.storage.probe import probe
-from txnstore.storage.s3.obstore import SMALL_BYTES, is_usable
+from txnstore.storage.s3.obstore import is_usable
 
 pytestmark = pytest.mark.s3
 
@@ -44,28 +43,35 @@ def full_bucket(moto_server: S3Server) -> str:
     return url
 
 
-class RenewingSession(AioSession):  # type: ignore[misc, unused-ignore]
-    """A session whose credentials change, as those of a role do."""
-
-    key = "first-key"
-
-    async def get_credentials(self) -> AioCredentials:
-        return AioCredentials(self.key, "the-secret", "the-token")
+_PROCESS = """
+import json, pathlib, sys
+from datetime import datetime, timedelta, timezone
+expires = (datetime.now(timezone.utc) + timedelta(minutes=5)).isoformat()
+key = pathlib.Path(sys.argv[1]).read_text()
+keys = {"AccessKeyId": key, "SecretAccessKey": "x", "SessionToken": "t"}
+print(json.dumps({"Version": 1, **keys, "Expiration": expires}))
+"""
 
 
 def test_renewed_credentials_sign_the_next_request(
-    monkeypatch: pytest.MonkeyPatch, moto_server: S3Server, any_key_log: RequestLog
+    monkeypatch: pytest.MonkeyPatch, moto_server: S3Server, any_key_log: RequestLog, tmp_path: Path
 ) -> None:
+    """Of a process, which expire soon: botocore renews them as those of a role."""
+    program, key, config = tmp_path / "program.py", tmp_path / "key", tmp_path / "config"
+    program.write_text(_PROCESS)
+    key.write_text("first-key")
+    config.write_text(f"[profile renewed]\ncredential_process = {sys.executable} {program} {key}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     options = {name: value for name, value in options_for(any_key_log.url).items() if name not in ("key", "secret")}
-    store = backend(fresh_bucket(moto_server), {**options, "session": RenewingSession(), "transport": "obstore"})
+    store = backend(fresh_bucket(moto_server), {**options, "profile": "renewed", "transport": "obstore"})
     store.put("a", b"1")
-    monkeypatch.setattr(RenewingSession, "key", "second-key")
+    key.write_text("second-key")
     assert store.get("a") == b"1"
     assert store.get("a", 0, 1) == b"1"
     signed = [request.headers["authorization"] for request in any_key_log.requests]
     assert ["first-key" in text for text in signed] == [True, False, False]
     assert ["second-key" in text for text in signed] == [False, True, True]
-    assert {request.headers["x-amz-security-token"] for request in any_key_log.requests} == {"the-token"}
+    assert {request.headers["x-amz-security-token"] for request in any_key_log.requests} == {"t"}
     store.close()
 
 
@@ -118,18 +124,6 @@ def test_encryption_and_payer_are_asked_for(moto_server: S3Server, any_key_log: 
     store.close()
 
 
-def test_large_objects_are_written_through_s3fs(s3_bucket_url: str, request_log: RequestLog) -> None:
-    """The ``read_timeout`` of obstore includes the upload of the body, so a slow line could never upload them."""
-    store = backend(s3_bucket_url, {**options_for(request_log.url), "transport": "obstore"})
-    for size in (SMALL_BYTES, SMALL_BYTES + 1):
-        store.put(f"put-{size}", bytes(size))
-        assert store.put_if_absent(f"created-{size}", bytes(size))
-    agents = [request.headers["user-agent"].lower() for request in request_log.requests]
-    assert ["object_store" in agent for agent in agents] == [True, True, False, False]
-    assert ["botocore" in agent for agent in agents] == [False, False, True, True]
-    store.close()
-
-
 def test_child_of_a_process_with_obstore_uses_s3fs(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
     """A request of the child through obstore would wait without end, and its sockets would crash the parent."""
     store = backend(s3_bucket_url, {**storage_options, "transport": "obstore"})
@@ -166,20 +160,27 @@ _OPEN = """
 import json, sys
 import txnstore
 from txnstore.storage.registry import open_store
-url, options, clock = json.loads(sys.argv[1])
-with txnstore.open(url, storage_options=options, read_only=True) as store:
+url, options = json.loads(sys.argv[1])
+with txnstore.open(url, storage_options=options) as store:
     assert list(store.scan("t").plan())
-if clock:
-    open_store(url, options).now_ms()
-print(*sorted({"s3fs", "botocore", "aiohttp", "fsspec"} & sys.modules.keys()))
+    store.producer(linger=None).send("t", b"2").result()
+    store.vacuum()
+objects = open_store(url + "-objects", options)
+objects.put("large", bytes(65 << 20))
+assert objects.put_if_absent("larger than small", bytes(2 << 20))
+assert objects.stat("large").size == 65 << 20
+assert [info.key for info in objects.list("large")] == ["large", "larger than small"]
+assert objects.now_ms()
+objects.delete(["large", "larger than small"])
+assert not objects.list("")
+objects.close()
+print(*sorted({"s3fs", "aiobotocore", "botocore", "aiohttp", "fsspec"} & sys.modules.keys()))
 """
 
 
-@pytest.mark.parametrize(("chains", "clock"), [(1, False), (8, False), (1, True)])
-def test_an_open_does_not_load_s3fs(
-    s3_bucket_url: str, storage_options: dict[str, Any], chains: int, clock: bool
-) -> None:
-    """Nor what it needs, which takes longer to import than all else: only a request that obstore does not send does.
+@pytest.mark.parametrize("chains", [1, 8])
+def test_no_request_of_obstore_loads_s3fs(s3_bucket_url: str, storage_options: dict[str, Any], chains: int) -> None:
+    """Nor what it needs, which takes longer to import than all else.
 
     Of eight chains most are empty, which an open makes sure of by lists with a limit.
     """
@@ -188,11 +189,10 @@ def test_an_open_does_not_load_s3fs(
         store.create_topic("t")
         store.producer(linger=None).send("t", b"1").result()
         store.checkpoint()
-    arguments = [sys.executable, "-c", _OPEN, json.dumps([url, storage_options, clock])]
+    arguments = [sys.executable, "-c", _OPEN, json.dumps([url, storage_options])]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FSSPEC_"))}
     run = subprocess.run(arguments, env=environment, check=False, capture_output=True, text=True)
-    loaded = ["aiohttp", "botocore", "fsspec", "s3fs"] if clock else []
-    assert (run.stdout.split(), run.returncode) == (loaded, 0), run.stderr
+    assert (run.stdout.split(), run.returncode) == ([], 0), run.stderr
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_list_with_a_limit_sends_no_more_requests_than_pages(
     store.close()
 
 
-@pytest.mark.parametrize("marker", ["x/", "x//b", "x/./c"])
-def test_list_with_a_key_that_obstore_would_change_goes_through_s3fs(
-    moto_server: S3Server, any_key_log: RequestLog, marker: str
+@pytest.mark.parametrize(("marker", "by"), [("x/", "HEAD"), ("x//b", "s3fs"), ("x/./c", "s3fs")])
+def test_list_with_a_key_that_obstore_would_change(
+    moto_server: S3Server, any_key_log: RequestLog, marker: str, by: str
 ) -> None:
-    """The slash at the end of a folder's marker would be dropped, and some keys make the whole list fail."""
+    """It drops the slash at the end of a folder's marker; some keys make the whole list fail, which s3fs repeats."""
     store = backend(f"{fresh_bucket(moto_server)}/root", {**options_for(any_key_log.url), "transport": "obstore"})
     store.put("x/a", b"1")
     assert [info.key for info in store.list("")] == ["x/a"]
@@ -223,5 +223,45 @@ def test_list_with_a_key_that_obstore_would_change_goes_through_s3fs(
     any_key_log.clear()
     assert [info.key for info in store.list("")] == ["x/a"]
     agents = [request.headers["user-agent"].lower() for request in any_key_log.requests]
-    assert ["botocore" in agent for agent in agents] == [False, True]
+    assert ["botocore" in agent for agent in agents] == [False, by == "s3fs"]
+    assert [request.kind for request in any_key_log.requests] == ["LIST", "HEAD" if by == "HEAD" else "LIST"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "keys"),
+    [
+        ("x/0", ["x/0", "x/0a"]),
+        ("x/0a", ["x/0a"]),
+        ("x/b", ["x/b", "x/b-1", "x/b/c", "x/bc"]),
+        ("x/b/", ["x/b/c"]),
+        ("x/c", []),
+        ("x", ["x/0", "x/0a", "x/Z", "x/a", "x/b", "x/b-1", "x/b/c", "x/bc"]),
+        ("y", ["y"]),
+    ],
+)
+def test_list_of_a_prefix_that_is_no_folder_is_one_request(
+    moto_server: S3Server, any_key_log: RequestLog, prefix: str, keys: list[str]
+) -> None:
+    store = backend(fresh_bucket(moto_server), {**options_for(any_key_log.url), "transport": "obstore"})
+    for key in ("x/0", "x/0a", "x/Z", "x/a", "x/b", "x/b-1", "x/b/c", "x/bc", "y"):
+        store.put(key, b"1")
+    any_key_log.clear()
+    assert [info.key for info in store.list(prefix)] == keys
+    assert [info.key for info in store.list(prefix, "x/b-1")] == [key for key in keys if key > "x/b-1"]
+    assert [info.key for info in store.list(prefix, limit=1)] == keys[:1]
+    assert any_key_log.counts() == {"LIST": 3}
+    store.close()
+
+
+def test_key_that_may_not_be_deleted_is_named(moto_server: S3Server, any_key_log: RequestLog, transport: str) -> None:
+    """The answer to a deletion of many keys is a success."""
+    store = backend(f"{fresh_bucket(moto_server)}/root", {**options_for(any_key_log.url), "transport": transport})
+    refused = b"<Error><Key>root/b</Key><Code>%b</Code><Message>why</Message></Error>"
+    for code, error in ((b"AccessDenied", StorageRefusedError), (b"SlowDownWrite", UnknownOutcomeError)):
+        body = b"<DeleteResult><Deleted><Key>root/a</Key></Deleted>" + refused % code + b"</DeleteResult>"
+        any_key_log.plan = every(WireFault(Break.ANSWER, 200, body=body))
+        with pytest.raises(error, match=rf"s3://{store.bucket}/root/[ab]\b.* {code.decode()}") as caught:
+            store.delete(["a", "b"])
+        assert type(caught.value) is error
     store.close()

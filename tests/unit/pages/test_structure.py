@@ -171,10 +171,16 @@ UNLOADED = {
     "txnstore/sql/interrupts.py": {"duckdb"},
     "txnstore/sql/shared.py": {"duckdb"},
     "txnstore/sql/session.py": {"duckdb"},
-    "txnstore/storage/s3/client.py": {"aiobotocore.session", "botocore.loaders", "s3fs"},
-    "txnstore/storage/s3/obstore.py": {"obstore.store"},
+    "txnstore/storage/s3/client.py": {"aiobotocore.session", "s3fs"},
+    "txnstore/storage/s3/obstore.py": {"fsspec.config", "obstore.store", "ssl", "urllib.error", "urllib.request"},
     "txnstore/storage/s3/session.py": {"aiobotocore.httpsession", "aiohttp", "botocore.exceptions"},
-    "txnstore/storage/s3/settings.py": {"botocore.exceptions"},
+    "txnstore/storage/s3/settings.py": {
+        "botocore",
+        "botocore.config",
+        "botocore.exceptions",
+        "botocore.loaders",
+        "botocore.session",
+    },
     "txnstore/validation.py": {"difflib"},
 }
 

@@ -16,6 +16,7 @@ from fsspec.asyn import sync
 
 from txnstore.errors import InvalidConfigError
 from txnstore.storage.s3 import client as s3_client
+from txnstore.storage.s3 import settings
 from txnstore.storage.s3.store import S3Store
 
 NOWHERE = {"key": "one", "secret": "two", "endpoint_url": "http://127.0.0.1:9"}
@@ -33,7 +34,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return original(self, full_path, open_method)
 
     monkeypatch.setattr(JSONFileLoader, "_load_file", count)
-    monkeypatch.setattr(s3_client, "_LOADERS", {})
+    monkeypatch.setattr(settings, "_LOADERS", {})
     return counts
 
 
@@ -140,7 +141,7 @@ def test_a_session_of_the_user_is_kept(parsed: Counter[str], connect: Any) -> No
     session = AioSession()
     session.user_agent_name = "of the user"
     assert connect(session=session).session.user_agent_name == "of the user"
-    assert s3_client._LOADERS == {}
+    assert settings._LOADERS == {}
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_ROLE_ARN"])

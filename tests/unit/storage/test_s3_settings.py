@@ -1,4 +1,4 @@
-"""What the options and the environment give without botocore is what its client has; anything else is left to it."""
+"""What the options and the environment give without botocore is what its client and that of s3fs have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from botocore.session import Session
 
 from txnstore.storage.s3.client import connect
 from txnstore.storage.s3.loop import own_loop, run_on
-from txnstore.storage.s3.settings import plain_settings, settings_of
+from txnstore.storage.s3.settings import Credentials, Settings, plain_settings, settings_of
 
 KEYS = {"key": "one", "secret": "two"}
 OF_THE_ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "env", "AWS_SECRET_ACCESS_KEY": "env-secret"}
@@ -61,6 +61,19 @@ PLAIN: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]]
     "environment before files": ({}, OF_THE_ENVIRONMENT, {"credentials": CREDENTIALS}),
     "default among the profiles": ({}, {}, {"config": f"[profile default]\n{PAIR}region = eu-west-1\n"}),
     "region of the credentials": ({}, {}, {"config": "[default]\nregion = eu-west-1\n", "credentials": WITH_REGION}),
+}
+#: The same of what only botocore reads.
+MORE: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]] = {
+    "names of fsspec": ({"username": "one", "password": "two"}, {}, {}),
+    "keys of the client": ({"client_kwargs": {"aws_access_key_id": "one", "aws_secret_access_key": "two"}}, {}, {}),
+    "keys twice": ({**KEYS, "client_kwargs": {"aws_access_key_id": "one"}}, {}, {}),
+    "a profile": ({"profile": "x"}, OF_THE_ENVIRONMENT, {"config": f"[profile x]\n{PAIR}region = eu-west-3\n"}),
+    "a profile of the environment": ({}, {"AWS_PROFILE": "x"}, {"config": f"[profile x]\n{PAIR}"}),
+    "a server in a file": (KEYS, {}, {"config": f"[default]\nendpoint_url = {NOWHERE}\n"}),
+    "a style in a file": (KEYS, {}, {"config": "[default]\ns3 =\n  addressing_style = path\n"}),
+    "without TLS": ({**KEYS, "use_ssl": False}, {}, {}),
+    "China": ({**KEYS, "client_kwargs": {"region_name": "cn-north-1"}}, {}, {}),
+    "region of the configuration": ({**KEYS, "config_kwargs": {"region_name": "eu-west-3"}}, {}, {}),
 }
 #: The same of what is left to botocore.
 OTHER: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]] = {
@@ -143,14 +156,42 @@ def test_plain_settings_are_those_of_the_client(
 ) -> None:
     environment = given(variables, files)
     plain = plain_settings(options, environment)
+    expected = settings_of(options)
+    assert plain is not None
+    assert _signed_with(plain) == _signed_with(expected)
+    assert replace(plain, credentials=_none) == replace(expected, credentials=_none, config=None)
+
+
+@pytest.mark.parametrize(("options", "variables", "files"), [*PLAIN.values(), *MORE.values()], ids=[*PLAIN, *MORE])
+def test_botocore_gives_what_s3fs_makes_of_it(
+    given: Callable[..., Mapping[str, str]],
+    options: Mapping[str, Any],
+    variables: Mapping[str, str],
+    files: Mapping[str, str],
+) -> None:
+    given(variables, files)
+    settings = settings_of(options)
     client = connect(options, "s3://bucket", ())
     try:
-        expected = settings_of(client)
-        assert plain is not None
-        assert run_on(own_loop(), plain.credentials).result() == run_on(own_loop(), expected.credentials).result()
-        assert replace(plain, credentials=_none) == replace(expected, credentials=_none)
+        meta = client.s3.meta
+        assert (settings.endpoint, settings.region) == (meta.endpoint_url, meta.region_name)
+        assert settings.style == (meta.config.s3 or {}).get("addressing_style")
+        assert settings.connect_timeout == meta.config.connect_timeout
+        assert settings.read_timeout == meta.config.read_timeout
+        assert _signed_with(settings) == run_on(own_loop(), lambda: _of_s3fs(client)).result()
     finally:
         client.close_session(client.loop, client.s3)
+
+
+def _signed_with(settings: Settings) -> Credentials | None:
+    return run_on(own_loop(), settings.credentials).result()
+
+
+async def _of_s3fs(client: Any) -> Credentials | None:
+    if client.anon:
+        return None
+    frozen = await client.s3._request_signer._credentials.get_frozen_credentials()
+    return (frozen.access_key, frozen.secret_key, frozen.token)
 
 
 @pytest.mark.parametrize(("options", "variables", "files"), OTHER.values(), ids=OTHER)
@@ -185,7 +226,7 @@ def test_files_mean_what_botocore_makes_of_them(given: Callable[..., Mapping[str
             found = session.get_credentials()
             assert found is not None, (parts, other, other_parts)
             frozen = found.get_frozen_credentials()
-            assert run_on(own_loop(), plain.credentials).result() == (
+            assert _signed_with(plain) == (
                 frozen.access_key,
                 frozen.secret_key,
                 frozen.token,

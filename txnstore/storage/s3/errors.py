@@ -40,11 +40,7 @@ class Answer:
 
 
 class TransportError(Exception):
-    """An error of a transport whose own errors are text.
-
-    Attributes:
-        answer: The response; without a status there was none.
-    """
+    """An error of a transport whose own errors are text, with the response, if there was one."""
 
     def __init__(self, message: str, answer: Answer = Answer(None, "")) -> None:
         super().__init__(message)
@@ -53,6 +49,10 @@ class TransportError(Exception):
 
 class ForeignAnswerError(TransportError):
     """The response is not one of the store: a proxy or a login page has answered, or it is about another object."""
+
+
+class UnsupportedRequestError(TransportError):
+    """The transport cannot send this request, or cannot read its answer; another one can."""
 
 
 class NotSentError(TransportError):
@@ -79,7 +79,8 @@ _BODY_LOST_ON_THE_WAY = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzC
 _BUSY_STATUS = {408, 409, 425, 429, 499}  # 499: MinIO's ClientDisconnected
 
 # Exception classes of botocore and aiohttp by name, so that this module imports neither.
-_NEVER_SENT = {"ConnectTimeoutError", "NotSentError", "ProxyConnectionError", "ClientConnectorError", "gaierror"}
+_NEVER_SENT = {"ConnectTimeoutError", "NotSentError", "ProxyConnectionError", "ClientConnectorError", "gaierror",
+               "ConnectionRefusedError"}  # fmt: skip
 _NOT_SECURE = {"NotSecureError", "SSLError"}
 _NO_CREDENTIALS = {
     "NoCredentialsError",
@@ -107,7 +108,7 @@ def answer_of(error: BaseException) -> Answer:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             code = str(response.get("Error", {}).get("Code", ""))
             message = str(response.get("Error", {}).get("Message", ""))
-            return Answer(int(status) if status is not None else _status_of_code(code), code, message)
+            return Answer(int(status) if status is not None else status_of_code(code), code, message)
     return Answer(None, "")
 
 
@@ -116,11 +117,7 @@ _ABSENT = {"NoSuchKey", "NoSuchBucket", "NoSuchVersion"}
 
 
 def check_absence(answer: Answer) -> None:
-    """Check that a 404 for an object is an S3 server's: others answer so, too, and a missing object means much.
-
-    Raises:
-        ForeignAnswerError: It is not.
-    """
+    """Check that a 404 for an object is an S3 server's: others answer so, too, and a missing object means much."""
     if answer.status == 404 and answer.code not in _ABSENT:
         raise ForeignAnswerError("it answered 404 without the error code of S3")
 
@@ -130,13 +127,6 @@ def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secret
 
     The caller handles the failed precondition (412) of a create, which is not an error. The original error becomes the
     cause unless it contains a secret.
-
-    Args:
-        error: The exception of s3fs, botocore or aiohttp, or one that another transport made.
-        kind: The kind of the request.
-        bucket: The name of the bucket, for the message.
-        url: The object, or the store for a list.
-        secrets: Texts that neither the message nor the cause may contain.
     """
     answer = answer_of(error)
     problem = (
@@ -159,7 +149,7 @@ def scrub(text: str, secrets: Collection[str]) -> str:
 
 def from_code(code: str, kind: Kind, bucket: str, url: str) -> TxnStoreError:
     """The error for an error code inside a successful response, as DeleteObjects returns it per key."""
-    return _from_answer(Answer(_status_of_code(code), code), kind, bucket, url)
+    return _from_answer(Answer(status_of_code(code), code), kind, bucket, url)
 
 
 def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Collection[str] = ()) -> TxnStoreError:
@@ -266,7 +256,8 @@ def _passing(message: str, kind: Kind) -> StorageError:
     return StorageError(message) if kind is Kind.READ else UnknownOutcomeError(message)
 
 
-def _status_of_code(code: str) -> int | None:
+def status_of_code(code: str) -> int | None:
+    """The HTTP status that goes with an error code inside a successful response."""
     if code.isdigit():
         return int(code)
     if code.startswith("SlowDown"):  # MinIO: SlowDownRead and SlowDownWrite, when too few of its drives respond

@@ -1,10 +1,7 @@
-"""Reads and writes of single objects, and lists of folders, through obstore, the binding of Rust's object_store.
+"""Requests through obstore, the binding of Rust's object_store.
 
-What options, configuration files and credentials mean is :mod:`txnstore.storage.s3.settings`. obstore sends what is
-frequent and needs only few features: GET, PUT, PUT with ``If-None-Match: *``, and lists of a folder. What is rare goes
-through s3fs, which is loaded then: other lists, and those of objects whose keys obstore would change; deletes, HEAD,
-the server's clock; and uploads that are large, since obstore's ``read_timeout`` ends one whose body alone takes that
-long.
+What options, configuration files and credentials mean is :mod:`txnstore.storage.s3.settings`. obstore shows no headers
+and takes no key that a path cannot have, so the clock is read without it, and a list with such a key is refused.
 
 Rust's errors reach Python as text. Its first line has the HTTP status and the answer of the server, from which this
 module makes an error that ``s3_errors`` maps like one of botocore. What it cannot read has an unknown outcome.
@@ -16,26 +13,34 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from xml.sax.saxutils import unescape
 
 from txnstore.storage.redact import redact
-from txnstore.storage.s3.errors import Answer, NotSecureError, NotSentError, TransportError, check_absence
-from txnstore.storage.s3.requests import PAGE_KEYS, Listed, S3fsRequests
-from txnstore.storage.s3.settings import Credentials, Settings, is_server
+from txnstore.storage.s3.errors import (
+    Answer,
+    ForeignAnswerError,
+    NotSecureError,
+    NotSentError,
+    TransportError,
+    UnsupportedRequestError,
+    check_absence,
+    status_of_code,
+)
+from txnstore.storage.s3.requests import MIB, NO_ETAG, PAGE_KEYS, PART_BYTES, PARTS_AT_ONCE, Found, Requests
+from txnstore.storage.s3.settings import Credentials, Settings, is_server, plain_settings, settings_of
 
-SMALL_BYTES = 1 << 20
-"""A larger object is written through s3fs."""
+T = TypeVar("T")
 
 #: The options of s3fs that this module passes on, and those that have no effect on the requests of a store.
 _OPTIONS = {
     "key", "username", "secret", "password", "token", "anon", "profile", "endpoint_url", "use_ssl", "client_kwargs",
-    "config_kwargs", "s3_additional_kwargs", "requester_pays", "session",
+    "config_kwargs", "s3_additional_kwargs", "requester_pays",
     "asynchronous", "default_block_size", "default_cache_type", "default_fill_cache", "fixed_upload_size",
     "listings_expiry_time", "loop", "max_concurrency", "max_paths", "skip_instance_cache", "use_listings_cache",
     "version_aware",
@@ -90,157 +95,192 @@ def is_usable() -> bool:
     return not _forked_from_user
 
 
-def unsupported(files: Any, options: Mapping[str, Any], bucket: str) -> str | None:
-    """The name of the first setting that obstore does not have, as the user wrote it; None if it has all.
+class UnknownOptionError(Exception):
+    """obstore does not have this setting; the text names it as the user wrote it."""
 
-    Args:
-        files: A connected ``s3fs.S3FileSystem``.
-        options: The ``storage_options`` that it was made from.
-        bucket: The name of the bucket.
-    """
-    for prefix, settings, supported in (
+
+def supported_settings(options: Mapping[str, Any], bucket: str) -> Settings:
+    """The settings of a client for a bucket. A wrong option is any error, of botocore."""
+    if bucket.endswith("--x-s3"):
+        raise UnknownOptionError(f"bucket {bucket}")
+    settings = plain_settings(options, os.environ)
+    if settings is None:
+        from fsspec.config import apply_config
+
+        options = apply_config(_S3, options)
+        _check_names(options)
+        settings = settings_of(options)
+    _check_parameters(settings.additional)
+    if settings.config is not None:
+        _check_config(settings.endpoint, settings.config)
+    return settings
+
+
+class _S3:
+    """The names by which the configuration of fsspec gives defaults of the options."""
+
+    protocol = ("s3", "s3a")
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    for prefix, settings, known in (
         ("", options, _OPTIONS),
         ("client_kwargs ", options.get("client_kwargs") or {}, _CLIENT),
         ("config_kwargs ", options.get("config_kwargs") or {}, _CONFIG),
     ):
         for name in settings:
-            if name not in supported:
-                return f"{prefix}{name}"
-    parameter = unknown_parameter(files.s3_additional_kwargs)
-    if parameter is not None:
-        return f"s3_additional_kwargs {parameter}"
-    if not is_server(files.s3.meta.endpoint_url):
-        return f"endpoint_url {redact(files.s3.meta.endpoint_url)}"
-    config = files.s3.meta.config
-    for name in ("proxies", "proxies_config", "client_cert", "use_dualstack_endpoint", "use_fips_endpoint"):
+            if name not in known:
+                raise UnknownOptionError(f"{prefix}{name}")
+
+
+def _check_config(endpoint: str, config: Any) -> None:
+    """Check what botocore has read, some of it in files and the environment."""
+    if not is_server(endpoint):
+        raise UnknownOptionError(f"endpoint_url {redact(endpoint)}")
+    for name in ("use_dualstack_endpoint", "use_fips_endpoint"):
         if getattr(config, name, None):
-            return f"config_kwargs {name}"
+            raise UnknownOptionError(f"config_kwargs {name}")
     for name, value in (config.s3 or {}).items():
         if value and name != "addressing_style":
-            return f"config_kwargs s3 {name}"
-    if not files.anon and config.signature_version not in ("s3v4", "v4"):
-        return f"signature_version {config.signature_version}"
-    return f"bucket {bucket}" if bucket.endswith("--x-s3") else None
+            raise UnknownOptionError(f"config_kwargs s3 {name}")
+    version = config.signature_version
+    if isinstance(version, str) and version not in ("s3v4", "v4"):  # No text: requests are not signed.
+        raise UnknownOptionError(f"signature_version {version}")
 
 
-def unknown_parameter(additional: Mapping[str, Any]) -> str | None:
-    """The first of the ``s3_additional_kwargs`` that obstore does not know, or whose value it does not know."""
+def _check_parameters(additional: Mapping[str, Any]) -> None:
     for name, value in additional.items():
         if name not in _ENCRYPTION:
-            return name
+            raise UnknownOptionError(f"s3_additional_kwargs {name}")
         if not isinstance(value, bool if name == "BucketKeyEnabled" else str) or (
             name == "ServerSideEncryption" and value not in _ALGORITHMS
         ):
-            return f"{name} {value!r}"
-    return None
+            raise UnknownOptionError(f"s3_additional_kwargs {name} {value!r}")
 
 
-#: Keys that object_store takes as they are.
-_PLAIN = re.compile(r"(?:[A-Za-z0-9._~=@+,-]+/)*[A-Za-z0-9._~=@+,-]*")
-
-
-class ObstoreRequests(S3fsRequests):
-    """The requests of one bucket, the frequent ones through obstore.
-
-    Args:
-        bucket: The name of the bucket.
-        settings: The settings of the client.
-        connect: Makes a connected ``s3fs.S3FileSystem`` for the other requests.
-        files: One that is made already.
-    """
+class ObstoreRequests(Requests):
+    """The requests of one bucket through obstore."""
 
     name = "obstore"
 
-    def __init__(self, bucket: str, settings: Settings, connect: Callable[[], Any], files: Any = None) -> None:
-        super().__init__(bucket, connect, files)
+    def __init__(self, bucket: str, settings: Settings) -> None:
+        super().__init__(bucket)
         self._settings = settings
-        self._made: tuple[Credentials | None, Any] | None = None
+        #: The stores of obstore by the MiB of the largest bodies that they send, with their credentials.
+        self._made: dict[int, tuple[Credentials | None, Any]] = {}
         self._making = asyncio.Lock()
 
     def release(self) -> None:
-        self._made = None
-        super().release()
+        self._made = {}
 
-    async def list(self, prefix: str, after: str, limit: int | None) -> list[Listed]:
-        if not prefix.endswith("/") or not _PLAIN.fullmatch(prefix) or not _is_offset(after):
-            return await super().list(prefix, after, limit)
-        objects = await self._objects()
-        problem: TransportError | None = None
-        found: list[Mapping[str, Any]] = []
-        try:
-            # The requests are for whole pages, whatever the limit; no further one is sent once a chunk is full.
-            async for chunk in objects.list(prefix, offset=after or None, chunk_size=limit or PAGE_KEYS):
-                found += chunk
-                if limit is not None:
-                    break
-        except Exception as error:  # noqa: BLE001 - see read
-            if type(error).__name__ != "InvalidPathError":
-                problem = translated(error)
-        else:
-            # obstore drops the slash at the end of a key: that of the marker of a folder, which is empty.
-            if all(each["size"] and each["path"].startswith(prefix) for each in found):
-                return [Listed(each["path"], each["size"], each["last_modified"]) for each in found]
-        if problem is not None:
-            raise problem
-        return await super().list(prefix, after, limit)
-
-    async def read(self, key: str, first: int, last: int | None) -> bytes:
-        objects = await self._objects()
+    async def get(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
         try:
             if last is not None:
-                return bytes(await objects.get_range_async(key, start=first, end=last + 1))
+                return bytes(await self._ask(lambda store: store.get_range_async(key, start=first, end=last + 1))), ""
             options = {"range": {"offset": first}} if first else None
-            return bytes(await (await objects.get_async(key, options=options)).bytes_async())
-        except Exception as error:  # noqa: BLE001 - obstore's classes do not tell what happened
-            problem = translated(error)
-        if problem.answer.status == 416:
-            return b""
-        check_absence(problem.answer)
-        raise problem
+            answer = await self._ask(lambda store: store.get_async(key, options=options))
+            return bytes(await self._ask(lambda _: answer.bytes_async())), str(answer.meta["e_tag"] or "")
+        except TransportError as problem:
+            if problem.answer.status == 416:
+                return b"", ""
+            check_absence(problem.answer)
+            raise
 
-    async def write(self, key: str, data: bytes) -> None:
-        if len(data) > SMALL_BYTES:
-            await super().write(key, data)
-        else:
-            await self._check_written(key, data, await self._put(key, data, "overwrite"))
-
-    async def create(self, key: str, data: bytes) -> bool:
-        if len(data) > SMALL_BYTES:
-            return await super().create(key, data)
+    async def put(self, key: str, data: bytes, *, absent: bool = False) -> str:
+        # obstore takes one buffer for one request, and anything else, such as an mmap, for the lines of a file.
+        body, mode = bytes(data), "create" if absent else "overwrite"
+        mib = 1 << (max(len(data) - 1, 0) // MIB).bit_length()
         try:
-            etag = await self._put(key, data, "create")
-        except TransportError as error:
-            if error.answer.status == 412:
+            return await self._put(lambda store: store.put_async(key, body, mode=mode, use_multipart=False), mib)
+        except TransportError as problem:
+            if _MISSING_ETAG in str(problem):  # The server has stored the object.
+                return ""
+            raise
+
+    async def upload(self, key: str, data: bytes) -> str:
+        parts = (bytes(data[first : first + PART_BYTES]) for first in range(0, len(data), PART_BYTES))
+        options = {"use_multipart": True, "chunk_size": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
+        try:
+            return await self._put(lambda store: store.put_async(key, parts, **options), PART_BYTES // MIB)
+        except TransportError as problem:
+            if _MISSING_ETAG in str(problem):
+                raise ForeignAnswerError(NO_ETAG) from None
+            raise
+
+    async def _put(self, request: Callable[[Any], Awaitable[Any]], mib: int) -> str:
+        return str((await self._ask(request, mib))["e_tag"] or "")
+
+    async def head(self, key: str) -> Found:
+        found = await self._ask(lambda store: store.head_async(key))
+        return Found(key, found["size"], found["last_modified"], str(found["e_tag"] or ""))
+
+    async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
+        folder = prefix[: prefix.rfind("/") + 1]
+        start = after if prefix == folder else max(after, _before(prefix))
+
+        async def begin(store: Any) -> Any:
+            return store.list(folder or None, offset=start or None, chunk_size=limit or PAGE_KEYS)
+
+        chunks = await self._ask(begin)
+        found: dict[str, Found] = {}
+        # The requests are for whole pages, whatever the limit; no further one is sent once a chunk is full.
+        while (chunk := await self._ask(lambda _: anext(chunks, None))) is not None:
+            for each in chunk:
+                key = each["path"]
+                if key > prefix and not key.startswith(prefix):
+                    return [*found.values()]
+                if key.startswith(prefix) and key > after and (each["size"] or await self._exists(key)):
+                    found.setdefault(key, Found(key, each["size"], each["last_modified"]))
+                if len(found) == limit:
+                    return [*found.values()]
+        return [*found.values()]
+
+    async def _exists(self, key: str) -> bool:
+        """Whether an empty object is one: obstore drops the slash at the end of a key, that of a folder's marker."""
+        try:
+            await self.head(key)
+        except TransportError as problem:
+            if problem.answer.status == 404:
                 return False
             raise
-        await self._check_created(key, data, etag)
         return True
 
-    async def _put(self, key: str, data: bytes, mode: str) -> str:
-        objects = await self._objects()
+    async def delete(self, keys: Sequence[str]) -> Sequence[tuple[str, str]]:
         try:
-            # obstore takes one buffer for one request, and anything else, such as an mmap, for the lines of a file.
-            stored = await objects.put_async(key, bytes(data), mode=mode, use_multipart=False)
-        except Exception as error:  # noqa: BLE001 - see read
-            if _NO_ETAG in str(error):  # The server has stored the object.
-                return ""
+            await self._ask(lambda store: store.delete_async([*keys]))
+        except TransportError as problem:
+            refused = _REFUSED.search(str(problem))
+            if refused is None:
+                raise
+            return [(refused[1], refused[2])]
+        return []
+
+    async def date(self) -> str | None:
+        endpoint, in_host = endpoint_of(self._settings.endpoint, self.bucket, self._settings.style)
+        url = endpoint if in_host else f"{endpoint}/{self.bucket}"
+        return await asyncio.to_thread(_date, url, self._settings.verify, self._settings.read_timeout)
+
+    async def _ask(self, request: Callable[[Any], Awaitable[T]], mib: int = 1) -> T:
+        """Send a request, whose body may have up to so many MiB, and translate its error."""
+        store = await self._objects(mib)
+        try:
+            return await request(store)
+        except Exception as error:  # noqa: BLE001 - obstore's classes do not tell what happened
             problem = translated(error)
-        else:
-            return str(stored["e_tag"])
         raise problem
 
-    async def _objects(self) -> Any:
+    async def _objects(self, mib: int = 1) -> Any:
         """The store of obstore for the credentials that are valid now."""
         credentials = await self._settings.credentials()
-        made = self._made
+        made = self._made.get(mib)
         if made is None or made[0] != credentials:
             async with self._making:
-                made = self._made
+                made = self._made.get(mib)
                 if made is None or made[0] != credentials:
-                    made = self._made = (credentials, await asyncio.to_thread(self._make, credentials))
+                    made = self._made[mib] = (credentials, await asyncio.to_thread(self._make, credentials, mib))
         return made[1]
 
-    def _make(self, credentials: Credentials | None) -> Any:
+    def _make(self, credentials: Credentials | None, mib: int) -> Any:
         from obstore.store import S3Store
 
         wanted = self._settings
@@ -260,7 +300,7 @@ class ObstoreRequests(S3fsRequests):
         client: dict[str, Any] = {
             "allow_http": endpoint.startswith("http://"),
             "connect_timeout": timedelta(seconds=wanted.connect_timeout),
-            "read_timeout": timedelta(seconds=wanted.read_timeout),
+            "read_timeout": timedelta(seconds=wanted.read_timeout * mib),  # It includes the upload of the body.
             "timeout": timedelta(days=1),  # Of a whole request; its parts have those above.
             "http1_only": True,
             **self._certificates(),
@@ -291,19 +331,8 @@ class _Fixed:
         return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
 
 
-def _is_offset(after: str) -> bool:
-    """Whether obstore lists what is after this text, and not after another one that it makes of it."""
-    return not after or (_PLAIN.fullmatch(after) is not None and not after.endswith("/"))
-
-
 def endpoint_of(url: str, bucket: str, style: str | None) -> tuple[str, bool]:
-    """The endpoint that obstore needs, and whether the bucket is a part of its host name, by botocore's rules.
-
-    Args:
-        url: botocore's endpoint.
-        bucket: The name of the bucket.
-        style: The ``addressing_style``: path, virtual, or auto.
-    """
+    """The endpoint that obstore needs, and whether the bucket is a part of its host name, by botocore's rules."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     is_address = ":" in host or host.replace(".", "").isdigit()
@@ -314,7 +343,38 @@ def endpoint_of(url: str, bucket: str, style: str | None) -> tuple[str, bool]:
     return f"{parts.scheme}://{bucket}.{parts.netloc}{parts.path}".rstrip("/"), True
 
 
-_NO_ETAG = "ETag Header missing from response"
+def _before(prefix: str) -> str:
+    """A text less than the keys with this prefix, and as great as obstore takes as a place in a list."""
+    last = chr(ord(prefix[-1]) - 1)
+    return f"{prefix[:-1]}{last}\U0010ffff" if last.isalnum() else prefix[:-1]
+
+
+def _date(url: str, verify: bool | str | None, timeout: float) -> str | None:
+    """The header ``Date`` of the answer to an unsigned HEAD, which may be refused."""
+    import ssl
+    from urllib.error import HTTPError, URLError
+    from urllib.request import HTTPSHandler, Request, build_opener
+
+    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    if verify is False:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    request = Request(url, method="HEAD")  # noqa: S310 - is_server has checked it
+    try:
+        answer = build_opener(HTTPSHandler(context=context)).open(request, None, timeout)
+    except HTTPError as error:
+        answer = error
+    except URLError as error:
+        raise (error.reason if isinstance(error.reason, OSError) else error) from None
+    with answer:
+        if answer.status not in (200, 401, 403):
+            raise TransportError(str(answer.status), Answer(answer.status, ""))
+        date: str | None = answer.headers["date"]
+        return date
+
+
+_MISSING_ETAG = "ETag Header missing from response"
+_REFUSED = re.compile(r"DeleteObjects request failed for key (.*): .* \(code: (\w+)\)", re.DOTALL)
+_BODY = re.compile(r"Server returned error response:(.*?)(?:\n\nDebug source:|\Z)", re.DOTALL)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:]*:(.*?)(?:\n\nDebug source:|\Z)", re.DOTALL)
 _ELEMENT = "<{0}>([^<]*)</{0}>"
 _INSECURE = re.compile(
@@ -334,10 +394,16 @@ _STATUS_OF = {
 def translated(error: Exception) -> TransportError:
     """An error of obstore as one that ``s3_errors`` maps."""
     text = str(error)
+    if isinstance(error, ValueError) or type(error).__name__ == "InvalidPathError":
+        return UnsupportedRequestError(text)  # A key that a path cannot have: given, or in an answer.
     match = _STATUS.search(text)
     if match is not None:
         code, message = (_element(name, match[2]) for name in ("Code", "Message"))
         return TransportError(f"{match[1]} {code}: {message}", Answer(int(match[1]), code, message))
+    match = _BODY.search(text)  # Of a success, as DeleteObjects has it.
+    if match is not None:
+        code, message = (_element(name, match[1]) for name in ("Code", "Message"))
+        return TransportError(f"{code}: {message}", Answer(status_of_code(code), code, message))
     summary, _, details = text.partition("\n\nDebug source:")
     status = 301 if "redirect without LOCATION" in summary else _STATUS_OF.get(type(error).__name__)
     if status is not None:

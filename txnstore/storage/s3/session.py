@@ -26,11 +26,7 @@ _SWITCH = "_retry_connection"
 
 @cache
 def single_attempt_session() -> type[Any]:
-    """The class to pass as ``http_session_cls`` in ``config_kwargs``.
-
-    Raises:
-        InvalidConfigError: The installed versions of aiobotocore and aiohttp would repeat requests.
-    """
+    """The class to pass as ``http_session_cls`` in ``config_kwargs``."""
     from aiobotocore.httpsession import AIOHTTPSession
     from aiohttp import ClientSession, TraceConfig
 
@@ -59,11 +55,7 @@ async def _refuse_redirect(_session: Any, _context: Any, redirect: Any) -> None:
 
 
 def refuse_unless_switchable(outer: type[Any], inner: type[Any]) -> None:
-    """Check that the sessions of aiobotocore and aiohttp have the names that this module uses.
-
-    Raises:
-        InvalidConfigError: One has not.
-    """
+    """Check that the sessions of aiobotocore and aiohttp have the names that this module uses."""
     if hasattr(outer, _SESSION) and _SWITCH in (*getattr(inner, "ATTRS", ()), *getattr(inner, "__slots__", ())):
         return
     raise InvalidConfigError(

@@ -1,12 +1,14 @@
-"""What a client for S3 needs to know: from the options and the environment, or from the client that s3fs has made.
+"""What a client for S3 that is not botocore's needs to know: from the options and the environment.
 
 Botocore decides what options, variables and configuration files mean, and needs 0.3 s of processor time to be imported.
 So :func:`plain_settings` reads what needs no decision: keys that are given as they are, a region, an endpoint. Where
-anything else is set that botocore might read, it returns None, and s3fs is asked. A test compares the two.
+anything else is set that botocore might read, it returns None, and botocore is asked. A test compares the two.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from configparser import Error, RawConfigParser
@@ -14,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-from txnstore.threads import load
 
 #: The access key, the secret key, and the session token or None.
 Credentials = tuple[str, str, str | None]
@@ -35,6 +35,7 @@ class Settings:
         additional: Parameters of each request, by botocore's names.
         requester_pays: Whether the requester pays.
         credentials: Returns those to sign with now; None: requests are not signed.
+        config: The ``botocore.config.Config`` that they were read from; None: none was needed.
     """
 
     endpoint: str
@@ -46,49 +47,82 @@ class Settings:
     additional: Mapping[str, Any]
     requester_pays: bool
     credentials: Callable[[], Awaitable[Credentials | None]]
+    config: Any = None
 
 
-def settings_of(files: Any) -> Settings:
-    """The settings of a connected ``s3fs.S3FileSystem``."""
-    meta = files.s3.meta
-    verify = files.client_kwargs.get("verify")
-    if verify is None:
-        verify = files.session.get_config_variable("ca_bundle")
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """The settings that botocore makes of the ``storage_options``, as s3fs passes them on, and of the environment."""
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.exceptions import NoCredentialsError
+    from botocore.session import Session
+
+    client_kwargs = {"use_ssl": options.get("use_ssl", True), **(options.get("client_kwargs") or {})}
+    config = {
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "read_timeout": _READ_TIMEOUT,
+        **(options.get("config_kwargs") or {}),
+    }
+    given = {
+        "endpoint_url": options.get("endpoint_url"),
+        "aws_access_key_id": options.get("key") or options.get("username"),
+        "aws_secret_access_key": options.get("secret") or options.get("password"),
+        "aws_session_token": options.get("token"),
+    }
+    given = {name: value for name, value in given.items() if value is not None and value != client_kwargs.get(name)}
+    if options.get("anon"):
+        config["signature_version"] = UNSIGNED
+    session = Session(profile=options.get("profile"))
+    share_descriptions(session)
+    client = session.create_client("s3", config=Config(**config), **given, **client_kwargs)
+    verify = client_kwargs.get("verify")
+    key, secret, token = ({**given, **client_kwargs}.get(name) for name in _CREDENTIALS)
+    found: list[Any] = []
 
     async def credentials() -> Credentials | None:
         """Those that botocore would sign with now; it renews them before they expire."""
-        if files.anon:
+        if options.get("anon"):
             return None
-        key, secret, token = (
-            own or files.client_kwargs.get(name)
-            for own, name in (
-                (files.key, "aws_access_key_id"),
-                (files.secret, "aws_secret_access_key"),
-                (files.token, "aws_session_token"),
-            )
-        )
         if key and secret:
             return (key, secret, token)
-        found = await files.session.get_credentials()
-        if found is None:
-            load("botocore.exceptions")
-            from botocore.exceptions import NoCredentialsError
-
+        if not found:
+            found.append(await asyncio.to_thread(session.get_credentials))
+        if found[0] is None:
+            found.clear()
             raise NoCredentialsError
-        frozen = await found.get_frozen_credentials()
+        renewed = getattr(found[0], "refresh_needed", bool)()
+        freeze = found[0].get_frozen_credentials
+        frozen = await asyncio.to_thread(freeze) if renewed else freeze()
         return (frozen.access_key, frozen.secret_key, frozen.token)
 
     return Settings(
-        endpoint=meta.endpoint_url,
-        style=(meta.config.s3 or {}).get("addressing_style"),
-        region=meta.region_name or "us-east-1",
-        connect_timeout=meta.config.connect_timeout,
-        read_timeout=meta.config.read_timeout,
-        verify=verify,
-        additional=files.s3_additional_kwargs,
-        requester_pays=bool(files.req_kw),
+        endpoint=client.meta.endpoint_url,
+        style=(client.meta.config.s3 or {}).get("addressing_style"),
+        region=client.meta.region_name or "us-east-1",
+        connect_timeout=client.meta.config.connect_timeout,
+        read_timeout=client.meta.config.read_timeout,
+        verify=session.get_config_variable("ca_bundle") if verify is None else verify,
+        additional=options.get("s3_additional_kwargs") or {},
+        requester_pays=bool(options.get("requester_pays")),
         credentials=credentials,
+        config=client.meta.config,
     )
+
+
+#: What botocore has parsed of its descriptions of services, by process and folders (``AWS_DATA_PATH``).
+_LOADERS: dict[tuple[int, str | None], Any] = {}
+
+
+def share_descriptions(session: Any) -> None:
+    """Make a session parse botocore's description of S3 at most once in this process, not once more for each client,
+    which costs more than the rest of one. Clients only read it. A fork may find a thread in the middle, so a child
+    parses again.
+    """
+    from botocore.loaders import create_loader
+
+    folders = session.get_config_variable("data_path")
+    loader = _LOADERS.setdefault((os.getpid(), folders), create_loader(folders))
+    session.register_component("data_loader", loader)
 
 
 # Without botocore -----------------------------------------------------------------------------------------------------
@@ -113,7 +147,7 @@ _STYLES = ("auto", "path", "virtual")
 #: What s3fs has set, in seconds.
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 5, 15
 #: The lines of a profile that are its credentials; those that are read here, and one that changes nothing.
-_CREDENTIALS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
+_CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _PROFILE = {*_CREDENTIALS, "region", "output"}
 #: A section that botocore may take for the default profile, or for a part of each, because of its rules for names.
 _DOUBTFUL = re.compile(r"default|[\"'\\]", re.IGNORECASE)
@@ -123,12 +157,7 @@ _REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-(north|south|east|west|centr
 
 
 def plain_settings(options: Mapping[str, Any], environment: Mapping[str, str]) -> Settings | None:
-    """The settings that the ``storage_options`` and the environment give, if they need no decision of botocore.
-
-    Args:
-        options: The ``storage_options``.
-        environment: The variables of the environment.
-    """
+    """The settings that the ``storage_options`` and the environment give, if they need no decision of botocore."""
     client, config = (options.get(name) or {} for name in ("client_kwargs", "config_kwargs"))
     if not (_has_only(options, _OPTIONS) and _has_only(client, _CLIENT) and _has_only(config, _CONFIG)):
         return None
@@ -197,11 +226,10 @@ def _keys(
         if options["anon"] and not {"key", "secret", "token"} & options.keys():
             yield None
         return
-    of_profile = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
     for given, names in (
         (options, ("key", "secret", "token")),
-        (environment, tuple(name.upper() for name in of_profile)),
-        (profile, of_profile),
+        (environment, tuple(name.upper() for name in _CREDENTIALS)),
+        (profile, _CREDENTIALS),
     ):
         key, secret, token = (given.get(name) or None for name in names)
         if key and secret:
@@ -234,7 +262,7 @@ def _profile(home: Path) -> dict[str, str] | None:
         if len(own) > 1 or any(map(_DOUBTFUL.search, others)):
             return None
         settings = dict(parser.items(own[0])) if own else {}
-        if not _CREDENTIALS.isdisjoint(merged) and not _CREDENTIALS.isdisjoint(settings):
+        if any(name in merged for name in _CREDENTIALS) and any(name in settings for name in _CREDENTIALS):
             return None
         merged |= settings
     is_plain = all(name in _PROFILE and value and "\n" not in value for name, value in merged.items())

@@ -1,8 +1,7 @@
-"""An object store on S3 and S3-compatible servers, with s3fs or obstore as the transport (``s3_transport``).
+"""An object store on S3 and S3-compatible servers, whose requests s3fs or obstore sends (``transport``).
 
-By default s3fs repeats writes, caches listings, and recognizes a refused create only on some servers. Therefore its
-retries and caches are disabled, each call makes one request (``s3_requests``), and ``s3_errors`` maps errors by their
-HTTP status.
+Both repeat requests by default. Therefore their retries and caches are disabled, each call makes one request
+(``requests``), and ``errors`` maps errors by their HTTP status.
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ from typing import Any, TypeVar
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
 from txnstore.storage.bucket import BucketSettings, rules_of
-from txnstore.storage.s3.client import check_options, connect, secrets_in
-from txnstore.storage.s3.errors import Kind, from_code, map_s3_error
+from txnstore.storage.s3.errors import Kind, UnsupportedRequestError, from_code, map_s3_error
 from txnstore.storage.s3.loop import own_loop, run_on
-from txnstore.storage.s3.requests import MIB, PAGE_KEYS, Listed, S3fsRequests
+from txnstore.storage.s3.options import check_options, secrets_in
+from txnstore.storage.s3.requests import PAGE_KEYS, Found, Requests
+from txnstore.storage.s3.s3fs import S3fsRequests
 from txnstore.storage.s3.transport import OPTION, check_transport, requests_of
 from txnstore.threads import ForkLock, in_thread
-
-MULTIPART_FROM_BYTES = 64 * MIB
-"""A larger ``put`` is a multipart upload. A ``put_if_absent`` never is: few servers check conditions on parts."""
 
 T = TypeVar("T")
 
@@ -49,7 +46,7 @@ class S3Store:
     Args:
         bucket: The name of the bucket.
         prefix: The prefix of all keys.
-        storage_options: Passed unchanged to ``s3fs.S3FileSystem``, except ``transport``: see ``s3_transport``.
+        storage_options: Passed unchanged to ``s3fs.S3FileSystem``, except ``transport``: s3fs or obstore.
 
     Raises:
         InvalidConfigError: The ``endpoint_url`` contains credentials or a query, or is no URL of a server; a number in
@@ -66,12 +63,13 @@ class S3Store:
         self._options: dict[str, Any] = copy.deepcopy(dict(storage_options or {}))
         self._secrets = frozenset(secrets_in(self._options))
         check_options(self._options)
-        check_transport(self._options.get(OPTION))
+        self._wish: str | None = self._options.get(OPTION)
+        check_transport(self._wish)
         #: Guards changes of `_clients`; a thread that holds it may connect, and takes no other lock of the store.
         self._lock = ForkLock()
-        #: The client of each process, by process id; created at its first request. A forked child keeps its parent's
-        #: client without using it: collecting it would close the parent's sockets.
-        self._clients: dict[int, S3fsRequests] = {}
+        #: The requests of each process, by process id and the transport that was wished for; made at its first one. A
+        #: forked child keeps its parent's without using them: collecting them would close the parent's sockets.
+        self._clients: dict[tuple[int, str | None], Requests] = {}
 
     @property
     def url(self) -> str:
@@ -80,7 +78,7 @@ class S3Store:
     @property
     def transport(self) -> str | None:
         """The library that sends this process's requests: s3fs or obstore; None before the first request."""
-        requests = self._clients.get(os.getpid())
+        requests = self._clients.get((os.getpid(), self._wish))
         return None if requests is None else requests.name
 
     @property
@@ -103,15 +101,12 @@ class S3Store:
         first, limit = check_range(key, start, end)
         # HTTP cannot request zero bytes. An empty range requests one byte, so that a missing object still raises.
         last = None if limit is None else max(limit - 1, first)
-        data = self._run(Kind.READ, key, lambda requests: requests.read(full, first, last))
+        data, _ = self._run(Kind.READ, key, lambda requests: requests.get(full, first, last))
         return data if limit is None else data[: max(0, limit - first)]
 
     def put(self, key: str, data: bytes) -> None:
         full = self._full(key)
-        if len(data) > MULTIPART_FROM_BYTES:
-            self._run(Kind.WRITE, key, lambda requests: requests.upload(full, data))
-        else:
-            self._run(Kind.WRITE, key, lambda requests: requests.write(full, data))
+        self._run(Kind.WRITE, key, lambda requests: requests.write(full, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         full = self._full(key)
@@ -133,40 +128,40 @@ class S3Store:
     def delete(self, keys: Sequence[str]) -> None:
         names = [self._full(key) for key in keys]
         for first in range(0, len(names), PAGE_KEYS):
-            batch = [{"Key": name} for name in names[first : first + PAGE_KEYS]]
-            answer = self._call(Kind.WRITE, keys[first], "delete_objects", Delete={"Objects": batch, "Quiet": True})
-            for failed in answer.get("Errors", ()):
-                if failed.get("Code") != "NoSuchKey":
-                    raise from_code(
-                        failed.get("Code", ""), Kind.WRITE, self.bucket, f"s3://{self.bucket}/{failed.get('Key')}"
-                    )
+            batch = partial(_deleted, names[first : first + PAGE_KEYS])
+            for name, code in self._run(Kind.WRITE, keys[first], batch):
+                if code != "NoSuchKey":
+                    raise from_code(code, Kind.WRITE, self.bucket, f"s3://{self.bucket}/{name}")
 
     def stat(self, key: str) -> ObjectInfo:
-        answer = self._call(Kind.READ, key, "head_object", Key=self._full(key))
-        return ObjectInfo(key, int(answer["ContentLength"]), _milliseconds(answer["LastModified"]))
+        full = self._full(key)
+        found = self._run(Kind.READ, key, lambda requests: requests.head(full))
+        return ObjectInfo(key, found.size, _milliseconds(found.modified))
 
     def now_ms(self) -> int:
         """Return the server's clock, from the ``Date`` header of a HEAD response; its resolution is one second."""
         try:
-            answer = self._call(Kind.READ, "", "head_bucket")
+            date = self._run(Kind.READ, "", lambda requests: requests.date())
         except ObjectNotFoundError:  # A HEAD response has no body with an error code: only the bucket can be missing.
             raise from_code("NoSuchBucket", Kind.READ, self.bucket, self.url) from None
-        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         if date is None:
             raise StorageError(f"Cannot read the clock of {self.url}: the server's responses have no Date header.")
         return _milliseconds(parsedate_to_datetime(date))
 
     def bucket_settings(self) -> BucketSettings:
         """The versioning and the lifecycle rules of the bucket; two requests. A refused one is part of the result."""
-        settings = BucketSettings(self._root, transport=self._requests().name)
+        settings = BucketSettings(self._root, transport=self._requests(self._wish).name)
+        s3fs = self._s3fs()
+
+        def ask(operation: str) -> Any:
+            return self._run(Kind.READ, "", lambda _: s3fs.call(operation), s3fs)
+
         try:
-            state = self._call(Kind.READ, "", "get_bucket_versioning").get("Status") or "Off"
-            settings = replace(settings, versioning=state)
+            settings = replace(settings, versioning=ask("get_bucket_versioning").get("Status") or "Off")
         except StorageError as error:
             settings = replace(settings, versioning_refused=str(error))
         try:
-            rules = rules_of(self._call(Kind.READ, "", "get_bucket_lifecycle_configuration"))
-            return replace(settings, rules=rules)
+            return replace(settings, rules=rules_of(ask("get_bucket_lifecycle_configuration")))
         except ObjectNotFoundError:  # NoSuchLifecycleConfiguration
             return replace(settings, rules=())
         except StorageError as error:
@@ -174,8 +169,9 @@ class S3Store:
 
     def close(self) -> None:
         with self._lock.own:
-            requests = self._clients.pop(os.getpid(), None)
-        if requests is not None:
+            ours = [requests for (pid, _), requests in self._clients.items() if pid == os.getpid()]
+            self._clients = {key: requests for key, requests in self._clients.items() if key[0] != os.getpid()}
+        for requests in ours:
             in_thread(requests.release)
 
     def __repr__(self) -> str:
@@ -187,7 +183,7 @@ class S3Store:
     def _full(self, key: str) -> str:
         return self._root + check_key(key)
 
-    def _infos(self, listed: Sequence[Listed]) -> Iterator[ObjectInfo]:
+    def _infos(self, listed: Sequence[Found]) -> Iterator[ObjectInfo]:
         for item in listed:
             key = item.key[len(self._root) :]
             try:
@@ -196,44 +192,57 @@ class S3Store:
                 continue  # Some tools create "folder/" markers; txnstore never creates such keys.
             yield ObjectInfo(key, item.size, _milliseconds(item.modified))
 
-    def _call(self, kind: Kind, key: str, operation: str, **arguments: Any) -> Any:
-        return self._run(kind, key, lambda requests: requests.call(operation, **arguments))
-
-    def _run(self, kind: Kind, key: str, request: Callable[[S3fsRequests], Awaitable[T]]) -> T:
+    def _run(
+        self, kind: Kind, key: str, request: Callable[[Requests], Awaitable[T]], requests: Requests | None = None
+    ) -> T:
         """Run the coroutine on the event loop of this process and map every error to :mod:`txnstore.errors`."""
-        requests = self._requests()
-        answer = run_on(own_loop(), lambda: request(requests))
+        used = self._requests(self._wish) if requests is None else requests
+        answer = run_on(own_loop(), lambda: request(used))
         error = answer.exception()
         if error is None:
             return answer.result()
+        if isinstance(error, UnsupportedRequestError) and requests is None:
+            return self._run(kind, key, request, self._s3fs())
         if not isinstance(error, Exception) or isinstance(error, InvalidConfigError):
             raise error
         url = f"{self.url}/{key}" if key else self.url
         # Raised outside of a handler: otherwise the original error, which may contain a secret, would be its context.
         raise map_s3_error(error, kind, self.bucket, url, self._secrets)
 
-    def _requests(self) -> S3fsRequests:
-        pid = os.getpid()
-        requests = self._clients.get(pid)
-        if requests is None:
-            with self._lock.own:
-                requests = self._clients.get(pid)
-                if requests is None:
-                    requests = self._clients[pid] = in_thread(self._connect)  # It imports, and reads files.
+    def _s3fs(self) -> S3fsRequests:
+        """The requests through s3fs, also of a store on obstore: for the few that obstore does not have."""
+        requests = self._requests(self._wish)
+        if not isinstance(requests, S3fsRequests):
+            requests = self._requests("s3fs")
+        assert isinstance(requests, S3fsRequests)
         return requests
 
-    def _connect(self) -> S3fsRequests:
+    def _requests(self, wish: str | None) -> Requests:
+        """The requests of this process, through the transport that is wished for."""
+        key = (os.getpid(), wish)
+        requests = self._clients.get(key)
+        if requests is None:
+            with self._lock.own:
+                requests = self._clients.get(key)
+                if requests is None:  # It imports, and reads files.
+                    requests = self._clients[key] = in_thread(partial(self._connect, wish))
+        return requests
+
+    def _connect(self, wish: str | None) -> Requests:
         options = {name: value for name, value in self._options.items() if name != OPTION}
-        client = partial(connect, options, self.url, self._secrets)
-        return requests_of(client, options, self.bucket, self.url, self._options.get(OPTION))
+        return requests_of(options, self.bucket, self.url, wish, self._secrets)
 
 
 def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
     return S3Store(bucket, prefix, storage_options=options)
 
 
-def _listed(prefix: str, after: str, limit: int | None, requests: S3fsRequests) -> Awaitable[list[Listed]]:
+def _listed(prefix: str, after: str, limit: int | None, requests: Requests) -> Awaitable[Sequence[Found]]:
     return requests.list(prefix, after, limit)
+
+
+def _deleted(keys: Sequence[str], requests: Requests) -> Awaitable[Sequence[tuple[str, str]]]:
+    return requests.delete(keys)
 
 
 def _milliseconds(time: datetime) -> int:

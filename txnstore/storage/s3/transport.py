@@ -8,14 +8,15 @@ is the same, and the same tests check both.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from txnstore.errors import InvalidConfigError
-from txnstore.storage.s3.obstore import ObstoreRequests, is_usable, unfit, unknown_parameter, unsupported
-from txnstore.storage.s3.requests import S3fsRequests
-from txnstore.storage.s3.settings import plain_settings, settings_of
+from txnstore.storage.s3.client import connect
+from txnstore.storage.s3.obstore import ObstoreRequests, UnknownOptionError, is_usable, supported_settings, unfit
+from txnstore.storage.s3.options import meant_by, wrong_option
+from txnstore.storage.s3.requests import Requests
+from txnstore.storage.s3.s3fs import S3fsRequests
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,11 +25,7 @@ NAMES = ("s3fs", "obstore")
 
 
 def check_transport(wish: object) -> None:
-    """Check the option.
-
-    Raises:
-        InvalidConfigError: There is no such transport, or it is not installed in a version that txnstore knows.
-    """
+    """Check that there is such a transport, and that it is installed in a version that txnstore knows."""
     if wish is not None and wish not in NAMES:
         raise InvalidConfigError(
             f"The storage option {OPTION!r} must be {' or '.join(map(repr, NAMES))}, not {wish!r}."
@@ -39,40 +36,30 @@ def check_transport(wish: object) -> None:
 
 
 def requests_of(
-    connect: Callable[[], Any], options: Mapping[str, Any], bucket: str, url: str, wish: str | None
-) -> S3fsRequests:
-    """The requests of a bucket, through the transport that is wished for, or else through the best that fits.
-
-    Args:
-        connect: Makes a connected ``s3fs.S3FileSystem``. It is called now, unless the settings are plain.
-        options: The ``storage_options``.
-        bucket: The name of the bucket.
-        url: The store, for messages.
-        wish: The option ``transport``.
-
-    Raises:
-        InvalidConfigError: An option is wrong, or obstore is wished for, and does not know one.
-    """
+    options: Mapping[str, Any], bucket: str, url: str, wish: str | None, secrets: Collection[str]
+) -> Requests:
+    """The requests of a bucket, through the transport that is wished for, or else through the best that fits."""
     reason = "it was not asked for" if wish == "s3fs" else unfit()
     if reason is None and not is_usable():
         reason = "this process was forked from one that uses it"
-    if reason is None and not bucket.endswith("--x-s3"):
-        settings = plain_settings(options, os.environ)
-        if settings is not None and unknown_parameter(settings.additional) is None:
-            _LOG.info("S3 requests go through obstore", extra={"url": url})
-            return ObstoreRequests(bucket, settings, connect)
-    files = connect()
     if reason is None:
-        missing = unsupported(files, options, bucket)
-        if missing is None:
+        try:
+            settings = supported_settings(options, bucket)
+        except UnknownOptionError as unknown:
+            reason = f"it does not know {unknown}"
+            problem = _unknown(str(unknown), url) if wish == "obstore" else None
+        except Exception as error:  # noqa: BLE001 - Invalid options can make botocore raise any class.
+            problem = wrong_option(error, url, secrets)
+        else:
             _LOG.info("S3 requests go through obstore", extra={"url": url})
-            return ObstoreRequests(bucket, settings_of(files), connect, files)
-        if wish is not None:
-            raise InvalidConfigError(
-                f"The transport 'obstore' does not know the storage option {missing} for {url}. Leave it out, or "
-                f"pass {OPTION}='s3fs'."
-            )
-        reason = f"it does not know {missing}"
+            return ObstoreRequests(bucket, settings)
+        if problem is not None:
+            raise problem  # Outside of the handler: a context may contain secrets.
     if wish != "s3fs":
         _LOG.info("S3 requests go through s3fs", extra={"url": url, "not_obstore": reason})
-    return S3fsRequests(bucket, connect, files)
+    return S3fsRequests(bucket, connect(options, url, secrets))
+
+
+def _unknown(name: str, url: str) -> InvalidConfigError:
+    hint = (" " not in name and meant_by(name)) or f"Leave it out, or pass {OPTION}='s3fs'."
+    return InvalidConfigError(f"The transport 'obstore' does not know the storage option {name} for {url}. {hint}")

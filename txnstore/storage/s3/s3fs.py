@@ -1,0 +1,113 @@
+"""Requests through the client of botocore that s3fs made (``client``).
+
+s3fs's own coroutines repeat requests and replace the errors of the server, and those that run on its I/O thread have
+private names. The client below them has neither fault: ``files.s3`` is a client of aiobotocore, with its methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from txnstore.storage.s3.client import parameters
+from txnstore.storage.s3.errors import ForeignAnswerError, answer_of, check_absence
+from txnstore.storage.s3.requests import NO_ETAG, PAGE_KEYS, PART_BYTES, PARTS_AT_ONCE, Found, Requests
+
+
+class S3fsRequests(Requests):
+    """The requests of one bucket through a connected ``s3fs.S3FileSystem``."""
+
+    name = "s3fs"
+
+    def __init__(self, bucket: str, files: Any) -> None:
+        super().__init__(bucket)
+        self.files = files
+        self._additional: dict[str, dict[str, Any]] = {}
+
+    def release(self) -> None:
+        self.files.close_session(self.files.loop, self.files.s3)
+
+    async def call(self, operation: str, **arguments: Any) -> Any:
+        """Send a request; ``operation`` is a method of botocore's client. Returns the answer as botocore parses it."""
+        s3 = await self.files.get_s3(self.bucket)
+        additional = self._additional.get(operation)
+        if additional is None:
+            accepted, wanted = parameters(s3, operation), {**self.files.s3_additional_kwargs, **self.files.req_kw}
+            additional = {name: value for name, value in wanted.items() if name in accepted}
+            self._additional[operation] = additional
+        return await getattr(s3, operation)(**{**additional, "Bucket": self.bucket, **arguments})
+
+    async def get(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
+        ranged = {} if first == 0 and last is None else {"Range": f"bytes={first}-{'' if last is None else last}"}
+        try:
+            answer = await self.call("get_object", Key=key, **ranged)
+        except Exception as error:
+            if ranged and answer_of(error).status == 416:
+                return b"", ""
+            check_absence(answer_of(error))
+            raise
+        async with answer["Body"] as stream:
+            return bytes(await stream.read()), str(answer.get("ETag", ""))
+
+    async def put(self, key: str, data: bytes, *, absent: bool = False) -> str:
+        condition = {"IfNoneMatch": "*"} if absent else {}
+        return str((await self.call("put_object", Key=key, Body=bytes(data), **condition)).get("ETag", ""))
+
+    async def upload(self, key: str, data: bytes) -> str:
+        upload = {"Key": key, "UploadId": (await self.call("create_multipart_upload", Key=key))["UploadId"]}
+        gate = asyncio.Semaphore(PARTS_AT_ONCE)
+
+        async def send(first: int) -> dict[str, Any]:
+            number = first // PART_BYTES + 1
+            async with gate:
+                body = bytes(data[first : first + PART_BYTES])
+                answer = await self.call("upload_part", PartNumber=number, Body=body, **upload)
+            return {"PartNumber": number, "ETag": _etag(answer)}
+
+        sending = [asyncio.create_task(send(first)) for first in range(0, len(data), PART_BYTES)]
+        try:
+            parts = await asyncio.gather(*sending)
+            return _etag(await self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload))
+        except BaseException:
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)  # A part that arrives later would remain.
+            with suppress(Exception):
+                await self.call("abort_multipart_upload", **upload)
+            raise
+
+    async def head(self, key: str) -> Found:
+        answer = await self.call("head_object", Key=key)
+        return Found(key, int(answer["ContentLength"]), answer["LastModified"], str(answer.get("ETag", "")))
+
+    async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
+        found: list[Found] = []
+        page = {"StartAfter": after} if after else {}
+        while limit is None or len(found) < limit:
+            size = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
+            answer = await self.call("list_objects_v2", Prefix=prefix, MaxKeys=size, **page)
+            found += [
+                Found(each["Key"], int(each["Size"]), each["LastModified"]) for each in answer.get("Contents", ())
+            ]
+            if not answer.get("IsTruncated"):
+                break
+            page = {"ContinuationToken": answer["NextContinuationToken"]}
+        return found
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[tuple[str, str]]:
+        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = await self.call("delete_objects", Delete=wanted)
+        return [(failed.get("Key", ""), failed.get("Code", "")) for failed in answer.get("Errors", ())]
+
+    async def date(self) -> str | None:
+        date: str | None = (await self.call("head_bucket"))["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return date
+
+
+def _etag(answer: dict[str, Any]) -> str:
+    """The ETag in the answer to a part or to the last request of an upload, which S3 never leaves out."""
+    if not answer.get("ETag"):
+        raise ForeignAnswerError(NO_ETAG)
+    return str(answer["ETag"])
