@@ -324,7 +324,7 @@ class Connection:
         # The coordinator copies a topic that a chain does not know yet, and those that wait for it keep their order.
         for place, (command, principal) in enumerate(asked) if count > 1 else ():
             if isinstance(answers[place], UnknownTopicOrPartitionError):
-                answers[place] = _answer_of(partial(self._submit_for, opened, command, principal))
+                answers[place] = _answer_of(partial(self._submit, opened, command, principal))
         return answers
 
     def _in_turn(self, opened: _Opened, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
@@ -336,13 +336,13 @@ class Connection:
         if len(asked) > 1:
             appends = [cast("Append", command) for command, _ in asked]
             together = replace(appends[0], batches=tuple(batch for append in appends for batch in append.batches))
-            answer = _answer_of(partial(self._submit_for, opened, together, asked[0][1]))
+            answer = _answer_of(partial(self._submit, opened, together, asked[0][1]))
             if isinstance(answer, StorageError):
                 return [answer] * len(asked)
             if not isinstance(answer, Exception):
                 appended = iter(answer)
                 return [tuple(islice(appended, len(append.batches))) for append in appends]
-        return [_answer_of(partial(self._submit_for, opened, command, principal)) for command, principal in asked]
+        return [_answer_of(partial(self._submit, opened, command, principal)) for command, principal in asked]
 
     def submit_if_open(self, command: Command) -> bool:
         """Commit a command, unless the connection was closed; returns whether it was open. Never connects again."""
@@ -351,11 +351,11 @@ class Connection:
             self._submit(opened, command)
         return opened is not None
 
-    def _submit(self, opened: _Opened, command: Command) -> Any:
-        began = self.measurements.clock()
+    def _submit(self, opened: _Opened, command: Command, principal: str | None = None) -> Any:
+        began, takes = self.measurements.clock(), opened.catalog if opened.document.chains == 1 else opened.coordinator
         try:
-            command = self._completed(opened, command)
-            return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
+            with asking(principal):
+                return takes.submit(self._completed(opened, command))
         finally:
             self.measurements.add("commit", began)
 
@@ -364,10 +364,6 @@ class Connection:
         if isinstance(command, InitProducer):
             command = replace(command, max_timeout_ms=opened.document.transaction_max_timeout_ms)
         return with_expired(command, opened.chains.expired_members)
-
-    def _submit_for(self, opened: _Opened, command: Command, principal: str | None) -> Any:
-        with asking(principal):
-            return self._submit(opened, command)
 
     def parts_if_open(self) -> OpenParts | None:
         """What work in the background needs, also after a close; None if the connection was closed. Never connects."""

@@ -58,7 +58,7 @@ def test_a_new_store_is_one_object() -> None:
     store = create_on(objects, runtime=runtime())
     assert [item.key for item in objects.list("")] == [keys.STORE]
     document = json.loads(objects.get(keys.STORE))
-    assert (document["version"], document["chains"], document["store_id"]) == (3, 1, store.store_id)
+    assert (document["version"], document["chains"], document["store_id"]) == (4, 1, store.store_id)
     assert store.topics() == []
 
 
