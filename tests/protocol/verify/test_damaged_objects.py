@@ -101,10 +101,11 @@ def test_a_store_of_another_format_version_without_its_identity_is_not_repaired(
     bucket: MemoryStore, version: int
 ) -> None:
     """``recover`` would write a ``store.json`` of this version beside it."""
-    for item in bucket.list("chains/"):
-        if not item.key.startswith("chains/latest/"):
-            of_version(version, bucket, item.key)
-    bucket.delete([keys.STORE])
+    for item in [*bucket.list("chains/"), *bucket.list(keys.STORE)]:
+        of_version(version, bucket, item.key)
+    with refused(bucket, UnsupportedFormatError, f"{keys.STORE} has format version {version}"):
+        open_on(bucket)
+    bucket.delete([keys.STORE, keys.latest(0)])
     for chains in (None, 1):
         with refused(bucket, UnsupportedFormatError, f"has format version {version}"):
             plan_repairs(Connection(bucket), chains)
