@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tests.harness.corruption.worlds import Objects, World
 from tests.helpers import keys
@@ -185,6 +186,12 @@ def _resealed(data: bytes, rng: random.Random) -> bytes:
     document.pop("checksum", None)
     places = [name for name in document if name != "version"]
     document[rng.choice(places)] = rng.choice([None, -1, 2**70, "x", [], {}, [[]], 1.5, "../x"])
+    return sealed(document)
+
+
+def sealed(document: dict[str, Any]) -> bytes:
+    """A document with the checksum that fits."""
+    document.pop("checksum", None)
     body = json.dumps(document, separators=(",", ":")).encode()
     return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 

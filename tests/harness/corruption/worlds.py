@@ -1,15 +1,17 @@
-"""The stores that are damaged: their objects, earlier versions of these, backups, and objects of another store."""
+"""Stores that are damaged or forged: their objects, earlier versions of these, backups, objects of another store."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
 
+from tests.harness.corruption.buckets import Bucket, reachable
+from tests.harness.corruption.readers import READERS, Reader
 from tests.harness.executors import InlineExecutor, never
 from tests.harness.simulation.parts import reading_parts
 from tests.helpers import keys
@@ -60,10 +62,10 @@ class World:
         """That of a process that works with a copy of the store."""
         return _runtime(ManualClock(self.now_ms))
 
-    def bucket(self, objects: Objects) -> MemoryStore:
+    def bucket(self, objects: Objects, name: str) -> Bucket:
         """A copy of the store with these objects; one that is not its own was written now."""
         clock = ManualClock(0)
-        bucket = MemoryStore(clock=clock)
+        bucket = Bucket(name, clock=clock)
         for key, data in objects.items():
             is_own = self.objects.get(key) == data
             clock.advance((self.modified_ms[key] if is_own else self.now_ms) - clock())
@@ -85,9 +87,6 @@ def world(name: str, chains: int, parts: bool = False) -> World:
     """
     with reading_parts(parts):
         return _world(name, chains, parts)
-
-
-NAMES = ("plain", "history")
 
 
 @cache
@@ -114,8 +113,11 @@ def _world(name: str, chains: int, _parts: bool) -> World:
         foreign=foreign,
         answers={},
     )
-    with open_on(world.bucket(objects), runtime=world.runtime()) as store:
-        world.answers.update({name: read(store) for name, read in READS.items()})
+    with (
+        reachable(world.bucket(objects, "sound")) as sound,
+        open_on(sound, runtime=world.runtime()) as store,
+    ):
+        world.answers.update({name: read(store) for name, read in ANSWERS.items()})
     return world
 
 
@@ -175,36 +177,22 @@ def _work(store: Store, day: int, times: int) -> None:
 # What readers return --------------------------------------------------------------------------------------------------
 
 
-def _scan(store: Store) -> Any:
-    return [_rows(store.scan(name).to_table()) for name in _TOPICS]
-
-
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    return sorted(table.to_pylist(), key=lambda row: (row["_partition"], row["_offset"]))
-
-
-def _sql(store: Store) -> Any:
-    query = "SELECT _partition, _offset, decode(value) FROM {} ORDER BY 1, 2"
-    rows = [store.sql(query.format(name)).fetchall() for name in ("t", "arrow")]
-    return [*rows, store.sql("SELECT id, name, _offset FROM typed ORDER BY _offset").fetchall()]
-
-
-def _consume(store: Store) -> Any:
-    with store.consumer([*_TOPICS]) as consumer:
-        records = []
-        for _ in range(12):
-            records += [(it.topic, it.partition, it.offset, str(it.value)) for it in consumer.poll(timeout=0)]
-        return sorted(records)
-
-
 def _describe(store: Store) -> Any:
     topics = [(topic.name, topic.partitions, str(topic.schema)) for topic in store.topics()]
     return topics, [str(txn) for txn in store.transactions()], str(store.group("g"))
 
 
-READS: dict[str, Callable[[Store], Any]] = {"describe": _describe, "scan": _scan, "sql": _sql, "consume": _consume}
+def _of_all_topics(read: Reader, store: Store) -> list[pa.Table]:
+    return read(store, _TOPICS)
 
 
-def connected(bucket: MemoryStore, of: World) -> Connection:
+#: All that a store is asked for: what it describes, and the rows that each reader returns.
+ANSWERS: dict[str, Callable[[Store], Any]] = {
+    "describe": _describe,
+    **{name: partial(_of_all_topics, read) for name, read in READERS.items()},
+}
+
+
+def connected(bucket: Bucket, of: World) -> Connection:
     """A connection of a process that has read nothing yet."""
     return Connection(bucket, runtime=of.runtime())

@@ -10,7 +10,7 @@ from tests.helpers.sample import is_drawn
 
 SHARE = 3
 #: Quick tests, and long ones.
-FILES = ("unit/harness/test_sample.py", "integration/test_hostile.py", "mutants/test_mutants.py")
+FILES = ("unit/harness/test_sample.py", "integration/test_corruption.py", "mutants/test_mutants.py")
 TESTS = Path(__file__).parents[2]
 
 

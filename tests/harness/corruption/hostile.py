@@ -1,61 +1,74 @@
-"""Cases, and what is done in each."""
+"""Cases of hostile input: objects with valid checksums, names and schemas that no writer would write."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from tests.harness.hostile.entries import forged_checkpoint, forged_entry
-from tests.harness.hostile.readers import Note, Watched, command, guarded, read_all, use, watched
-from tests.harness.hostile.schemas import rows, schema
-from tests.harness.hostile.texts import text
+from tests.harness.corruption.buckets import Bucket, reachable
+from tests.harness.corruption.forgeries import forged_checkpoint, forged_entry
+from tests.harness.corruption.readers import Note, command, guarded, read_all, use
+from tests.harness.corruption.schemas import rows, schema
+from tests.harness.corruption.texts import text
+from tests.harness.corruption.worlds import Objects, World, world
 from tests.harness.simulation.parts import reading_parts
 from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.store import Store, create
 
+#: What a hostile writer does, beside the effects of damage.
+EFFECT = "hostile"
+
 
 @dataclass(frozen=True)
-class Case:
+class HostileCase:
     """What is put into a store: the rest is drawn by the seed."""
 
     seed: int
     kind: str
 
-
-@dataclass(frozen=True)
-class Finding:
-    """An error that is none of ours, a wrong answer, a key outside of the store, a control character on a terminal."""
-
-    case: Case
-    what_is_hostile: str
-    step: str
-    what: str
-
     def __str__(self) -> str:
-        return f"seed {self.case.seed}: {self.case.kind} {self.what_is_hostile[:120]}: {self.step}: {self.what}"
+        return f"{EFFECT} {self.kind}"
+
+    @property
+    def group(self) -> str:
+        """With which cases it is counted."""
+        return str(self)
+
+    @property
+    def contents(self) -> list[tuple[str, str]]:
+        """What is done, and with which kind of input."""
+        return [(EFFECT, self.kind)]
+
+    def run(self, note: Note) -> str:
+        """Make the store, and use it; returns what is hostile."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _RUN[self.kind](random.Random(f"{self.seed} {self.kind}"), f"{EFFECT}-{self.seed}", note)
 
 
-def _entry(rng: random.Random, name: str, note: Note) -> str:
-    key, objects = forged_entry(rng, rng.choice([1, 2]), parts := _reads_parts(name))
-    with watched(name, objects) as bucket, reading_parts(parts):
-        use(bucket, note)
-    return key
+def hostile_case(number: int) -> HostileCase:
+    """The case of a seed: an entry every second time, the other kinds in turn."""
+    others = [kind for kind in KINDS if kind != "entry"]
+    return HostileCase(number, "entry" if number % 2 else others[number // 2 % len(others)])
 
 
-def _reads_parts(name: str) -> bool:
-    """Whether the segments of a store are read by ranges: in half of the cases."""
-    return random.Random(f"ranges {name}").random() < 0.5
+Forge = Callable[[random.Random, World, int], tuple[str, Objects]]
 
 
-def _checkpoint(rng: random.Random, name: str, note: Note) -> str:
-    key, objects = forged_checkpoint(rng, rng.choice([1, 2]), parts := _reads_parts(name))
-    with watched(name, objects) as bucket, reading_parts(parts):
+def _forged(forge: Forge, rng: random.Random, name: str, note: Note) -> str:
+    """A sound store with one object that is forged, read by ranges in half of the cases."""
+    chains, parts = rng.choice([1, 2]), random.Random(f"ranges {name}").random() < 0.5
+    of = world("plain", chains, parts)
+    key, objects = forge(rng, of, chains)
+    with reachable(of.bucket(objects, name)) as bucket, reading_parts(parts):
         use(bucket, note)
     return key
 
@@ -63,7 +76,7 @@ def _checkpoint(rng: random.Random, name: str, note: Note) -> str:
 def _names(rng: random.Random, name: str, note: Note) -> str:
     """Names of topics, groups, members and transactional ids, metadata, keys and headers, through the interface."""
     texts = {step: text(rng) for step in ("topic", "group", "id", "member", "metadata", "header", "key", "topic2")}
-    with watched(name, {}) as bucket, create(bucket.url) as store:
+    with reachable(Bucket(name)) as bucket, create(bucket.url) as store:
         store.create_topic("t")
         for step in ("topic", "topic2"):
             guarded("create_topic", lambda step=step: store.create_topic(texts[step]), note)  # type: ignore[misc]
@@ -114,7 +127,7 @@ def _group(store: Store, texts: dict[str, str]) -> None:
 def _schemas(rng: random.Random, name: str, note: Note) -> str:
     """A topic with a schema; if it is accepted, rows of it are read back by every reader."""
     fields = schema(rng)
-    with watched(name, {}) as bucket, create(bucket.url) as store:
+    with reachable(Bucket(name)) as bucket, create(bucket.url) as store:
         try:
             store.create_topic("t", schema=fields, partitions=1)
         except TxnStoreError:
@@ -126,7 +139,7 @@ def _schemas(rng: random.Random, name: str, note: Note) -> str:
     return str(fields)
 
 
-def _round_trip(store: Store, bucket: Watched, table: pa.Table, note: Note) -> None:
+def _round_trip(store: Store, bucket: Bucket, table: pa.Table, note: Note) -> None:
     def write() -> None:
         with store.producer(linger=None) as producer:
             producer.send_table("t", table)
@@ -146,21 +159,9 @@ def _round_trip(store: Store, bucket: Watched, table: pa.Table, note: Note) -> N
 
 
 _RUN: dict[str, Callable[[random.Random, str, Note], str]] = {
-    "entry": _entry, "checkpoint": _checkpoint, "names": _names, "schema": _schemas,
-}  # fmt: skip
+    "entry": partial(_forged, forged_entry),
+    "checkpoint": partial(_forged, forged_checkpoint),
+    "names": _names,
+    "schema": _schemas,
+}
 KINDS = tuple(_RUN)
-
-
-def cases(count: int, seed: int) -> Iterator[Case]:
-    """``count`` cases: entries every second time, the other kinds in turn."""
-    others = [kind for kind in KINDS if kind != "entry"]
-    for number in range(seed, seed + count):
-        yield Case(number, "entry" if number % 2 else others[number // 2 % len(others)])
-
-
-def run_case(case: Case) -> list[Finding]:
-    """Make the store, use it, and return what is wrong."""
-    noted: list[tuple[str, str]] = []
-    rng = random.Random(f"{case.seed} {case.kind}")
-    hostile = _RUN[case.kind](rng, f"hostile-{case.seed}", lambda step, problem: noted.append((step, problem)))
-    return [Finding(case, hostile, step, problem) for step, problem in noted]

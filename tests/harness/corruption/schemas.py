@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.harness.hostile.texts import text
+from tests.harness.corruption.texts import text
 
 #: Types that topics may have.
 PLAIN: tuple[pa.DataType, ...] = (

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from typing import Any
 
-from tests.harness.corruption.worlds import world
-from tests.harness.hostile.schemas import schema_text
-from tests.harness.hostile.texts import value
+from tests.harness.corruption.damages import sealed
+from tests.harness.corruption.schemas import schema_text
+from tests.harness.corruption.texts import value
+from tests.harness.corruption.worlds import Objects, World
 from tests.helpers import keys
 from txnstore.chain.codec import FORMAT_VERSION
 from txnstore.chain.payload import entry_hash, line_of
-
-
-def sealed(document: dict[str, Any]) -> bytes:
-    """A document with the checksum that fits."""
-    document.pop("checksum", None)
-    body = json.dumps(document, separators=(",", ":")).encode()
-    return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
 def _places(document: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -51,9 +44,9 @@ def mutate(rng: random.Random, document: Any) -> Any:
     return document
 
 
-def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[str, dict[str, bytes]]:
+def forged_entry(rng: random.Random, world: World, chains: int) -> tuple[str, Objects]:
     """One more entry at the end of a chain, made of mutated events of earlier entries."""
-    objects = dict(world("plain", chains, parts).objects)
+    objects = dict(world.objects)
     chain = rng.randrange(chains)
     names = sorted(key for key in objects if key.startswith(keys.entries(chain)))
     documents = [json.loads(line_of(objects[name])) for name in names]
@@ -85,9 +78,9 @@ def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[
     return key, objects
 
 
-def forged_checkpoint(rng: random.Random, chains: int, parts: bool = False) -> tuple[str, dict[str, bytes]]:
+def forged_checkpoint(rng: random.Random, world: World, _chains: int) -> tuple[str, Objects]:
     """The newest checkpoint of a chain with a mutated head, and no entry before it to compare with."""
-    objects = dict(world("plain", chains, parts).objects)
+    objects = dict(world.objects)
     heads = sorted(key for key in objects if key.endswith("/state.json"))
     key = rng.choice(heads)
     document = json.loads(objects[key])
