@@ -7,6 +7,7 @@ import itertools
 import random
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -66,6 +67,7 @@ _FULL: dict[str, Any] = {"rebalance_timeout": 1000, "subscribed_topic_names": ("
         ({**_FULL, "rebalance_timeout": -1}, ErrorCode.invalid_request),
         ({**_FULL, "subscribed_topic_names": None}, ErrorCode.invalid_request),
         ({**_FULL, "topic_partitions": None}, ErrorCode.invalid_request),
+        ({**_FULL, "topic_partitions": [{"topic_id": UUID(int=7), "partitions": [0]}]}, ErrorCode.invalid_request),
         ({**_FULL, "group_id": "g\n"}, ErrorCode.invalid_request),
         ({**_FULL, "server_assignor": "sticky"}, ErrorCode.unsupported_assignor),
         ({**_FULL, "subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),
