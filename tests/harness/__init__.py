@@ -7,7 +7,7 @@ replays any seed bit for bit: ``python -m tests.harness.simulation --seed 42 --t
 every anomaly among them; the other two use it, and ``history.check(history.read_history(paths))`` checks any recorded
 file. ``model`` is a small Kafka in memory that shares no code with txnstore. ``differential`` runs the same operations
 against the model and txnstore and compares what both return: ``python -m tests.harness.differential replay
-tests/traces/*.json``. ``kafka`` drives a real Kafka broker, to record traces that the model must reproduce:
+tests/traces/model/*.json``. ``kafka`` drives a real Kafka broker, to record traces that the model must reproduce:
 ``python -m tests.harness.differential record OPS --kafka LIBS``. ``executors`` runs tasks without threads, in an order
 that a test controls. ``docs/internals/testing.md`` describes all of them.
 """

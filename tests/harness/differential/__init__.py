@@ -31,7 +31,7 @@ from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.replay import Driver, MismatchError, record, replay
 from tests.harness.differential.store_driver import StoreDriver
-from tests.harness.differential.trace import Trace
+from tests.harness.traces import Trace
 
 __all__ = [
     "WHITELIST",

@@ -18,9 +18,9 @@ from tests.harness.differential.compare import SESSIONS
 from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.replay import MismatchError, record, replay
 from tests.harness.differential.store_driver import StoreDriver
-from tests.harness.differential.trace import MODEL, Trace
 from tests.harness.kafka import BrokerDriver, RunningBroker
 from tests.harness.kafka.cluster import release_of
+from tests.harness.traces import MODEL, Trace
 
 
 def main(arguments: list[str] | None = None) -> int:

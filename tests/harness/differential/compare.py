@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.harness.differential.difference import Difference, Path
-from tests.harness.differential.trace import MODEL, Op
 from tests.harness.differential.upkeep import Upkeep
+from tests.harness.traces import MODEL, Op
 
 #: How the source of a trace ends whose broker has transactions of version 1: one epoch for a session of many.
 SESSIONS = ", transactions 1"

@@ -11,10 +11,10 @@ from typing import Any
 
 from tests.harness.differential.consuming import ConsumerOperations
 from tests.harness.differential.store_support import as_text, partition_of
-from tests.harness.differential.trace import Op
 from tests.harness.model import Broker
 from tests.harness.model.consumer import Consumer as ModelConsumer
 from tests.harness.model.group import Claim as Membership
+from tests.harness.traces import Op
 from txnstore.read.records import Record
 from txnstore.store import Store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol, TypeVar
 
-from tests.harness.differential.trace import Op
+from tests.harness.traces import Op
 
 
 class AnyConsumer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.harness.differential.trace import Op
+from tests.harness.traces import Op
 
 
 @dataclass(frozen=True)

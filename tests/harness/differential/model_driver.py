@@ -7,11 +7,11 @@ from typing import Any
 from tests.harness.differential.consumers import ModelConsumers
 from tests.harness.differential.members import Claim, Members
 from tests.harness.differential.names import ProducerIds
-from tests.harness.differential.trace import Op
 from tests.harness.model import Broker, Identity, Log, Producer, RefusedError
 from tests.harness.model.broker import Data, Offsets
 from tests.harness.model.consumer import Consumer
 from tests.harness.model.group import Claim as Membership
+from tests.harness.traces import Op
 
 #: What is wrong with positions, and the error of it. A store's class of a wrong group has no other name.
 BAD_OFFSETS = {

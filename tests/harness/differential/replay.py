@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tests.harness.differential.compare import Comparison
 from tests.harness.differential.difference import Difference
 from tests.harness.differential.model_driver import ModelDriver
-from tests.harness.differential.trace import Observation, Op, Trace, changes, merged
+from tests.harness.traces import Observation, Op, Trace, changes, merged
 
 
 class Driver(Protocol):

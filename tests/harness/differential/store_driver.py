@@ -24,8 +24,8 @@ from tests.harness.differential.store_support import (
     write_epoch,
 )
 from tests.harness.differential.store_view import StoreView
-from tests.harness.differential.trace import Op
 from tests.harness.executors import InlineExecutor, never
+from tests.harness.traces import Op
 from tests.helpers.connections import stored_topic
 from tests.helpers.keys import FixedRuntime
 from txnstore.catalog.writing import topic_writer

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.harness.differential.members import Claim
-from tests.harness.differential.trace import Op
+from tests.harness.traces import Op
 from tests.helpers import keys
 from txnstore.chain.codec import Entry, encode
 from txnstore.core.groups.commands import TxnOffsets

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.harness.differential.difference import Difference
-from tests.harness.differential.trace import Op
+from tests.harness.traces import Op
 
 Log = Mapping[str, Any]
 Row = list[Any]

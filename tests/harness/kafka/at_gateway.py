@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.harness.differential.compare import WHITELIST, Allowed, Comparison
 from tests.harness.differential.difference import Difference
-from tests.harness.differential.trace import Op
+from tests.harness.traces import Op
 
 #: The rules of :data:`~tests.harness.differential.compare.WHITELIST` that hold for clients of a gateway, too.
 SHARED = frozenset(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.harness.differential.members import Claim
-from tests.harness.differential.trace import Op
 from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
 from tests.harness.kafka.requests import topic_partition
+from tests.harness.traces import Op
 
 TEXT = "org.apache.kafka.common.serialization.StringSerializer"
 #: Records linger for longer than any trace, so they wait for a flush or an end, as the trace language requires.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.harness.differential.consuming import ConsumerOperations
-from tests.harness.differential.trace import Op
 from tests.harness.kafka.cluster import again
 from tests.harness.kafka.requests import topic_partition
 from tests.harness.kafka.running import RunningBroker
+from tests.harness.traces import Op
 
 #: Automatic commits happen at the close only.
 NEVER_MS = "86400000"

@@ -9,7 +9,6 @@ from typing import Any
 from tests.harness.differential.members import Members
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.store_support import bad_offsets, in_threads
-from tests.harness.differential.trace import Op
 from tests.harness.kafka.client import ClientProducer
 from tests.harness.kafka.cluster import again
 from tests.harness.kafka.consumers import ClientConsumer, ClientConsumers
@@ -18,6 +17,7 @@ from tests.harness.kafka.requests import BrokerError
 from tests.harness.kafka.running import Naming, RunningBroker, retried
 from tests.harness.kafka.upkeep import Upkeep, settings_of
 from tests.harness.kafka.view import BrokerView
+from tests.harness.traces import Op
 
 #: Kafka's exceptions that do not come from an answer of a broker.
 CLIENT_ERRORS = {

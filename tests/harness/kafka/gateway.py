@@ -18,11 +18,11 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.harness.differential.store_support import write_epoch
-from tests.harness.differential.trace import Op
 from tests.harness.kafka.driver import BrokerDriver
 from tests.harness.kafka.requests import topic_partition
 from tests.harness.kafka.running import RunningBroker
 from tests.harness.kafka.view import BrokerView
+from tests.harness.traces import Op
 from tests.helpers import keys
 from tests.helpers.gateway import RunningGateway
 from tests.helpers.keys import FixedRuntime

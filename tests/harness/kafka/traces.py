@@ -1,8 +1,7 @@
 """The recorded traces over the wire: ``python -m tests.harness.kafka.traces LIBS [NAME …] [--chains 1 3]``.
 
 Kafka's own clients run the operations of each trace against a gateway on a new store, and after each operation all that
-they see is compared with what they saw at the broker. Those of ``tests/recorded/transactions_v1`` were recorded with a
-broker whose clients use transactions of version 1. LIBS is the folder with the jars of a Kafka release; ``python -m
+they see is compared with what they saw at the broker. LIBS is the folder with the jars of a Kafka release; ``python -m
 tests.harness kafka-traces`` fetches it. Exit status 1 if a trace differs twice: on a machine that is busy, the sender
 of Java's producer may overtake a call, and a record that should be dropped is sent.
 """
@@ -15,13 +14,12 @@ from collections import Counter
 from pathlib import Path
 
 from tests.harness.differential.replay import MismatchError, replay
-from tests.harness.differential.trace import Trace
 from tests.harness.kafka.at_gateway import gateway_comparison
 from tests.harness.kafka.gateway import GatewayDriver, ServedHistories
+from tests.harness.traces import Trace, traces
 
-_TESTS = Path(__file__).parents[2]
-#: What a broker answered, by the version of transactions.
-TRACES = {2: _TESTS / "traces" / "kafka", 1: _TESTS / "recorded" / "transactions_v1"}
+#: The folders of what a broker answered, by the version of transactions.
+_FOLDERS = {2: "kafka", 1: "kafka_transactions_v1"}
 
 
 def main() -> int:
@@ -33,20 +31,20 @@ def main() -> int:
     options = parser.parse_args()
     outcomes = Counter[bool]()
     for chains in options.chains:
-        for version, folder in TRACES.items():
+        for version, folder in _FOLDERS.items():
             with ServedHistories(options.libs, chains, version) as running:
-                for path in sorted(folder.glob("*.json")):
-                    if any(name in path.stem for name in options.names):
-                        outcomes[_is_same(running, path, f"{path.stem}, transactions v{version}, {chains} chains")] += 1
+                for name, trace in traces(folder).items():
+                    if any(part in name for part in options.names):
+                        outcomes[_is_same(running, trace, f"{name}, {chains} chains")] += 1
     sys.stdout.write(f"{outcomes[False]} of {outcomes.total()} traces differ\n")
     return 1 if outcomes[False] else 0
 
 
-def _is_same(running: ServedHistories, path: Path, label: str) -> bool:
+def _is_same(running: ServedHistories, trace: Trace, label: str) -> bool:
     """Replay a trace, at most twice, and print what came of it."""
     for _ in range(2):
         try:
-            used = replay_at(running, Trace.load(path))
+            used = replay_at(running, trace)
         except MismatchError as mismatch:
             sys.stdout.write(f"{label}: differs\n{mismatch}\n")
         else:

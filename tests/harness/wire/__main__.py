@@ -1,4 +1,4 @@
-"""``python -m tests.harness.wire LIBS [SCENARIO …]``: record what a broker answers, into ``tests/recorded/wire``.
+"""``python -m tests.harness.wire LIBS [SCENARIO …]``: record what a broker answers, into ``tests/traces/wire``.
 
 LIBS is the folder with the jars of a Kafka release (``build/kafka/libs`` after ``python -m tests.harness kafka``).
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from tests.harness.kafka.cluster import Cluster
+from tests.harness.traces import FOLDER, responses_text
 from tests.harness.wire.connection import Wire
-from tests.harness.wire.recorded import FOLDER, dumps
 from tests.harness.wire.scenarios import SCENARIOS
 from txnstore.gateway.apis import Api
 
@@ -27,7 +27,6 @@ def main() -> int:
     parser.add_argument("libs", type=Path)
     parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS), metavar="SCENARIO")
     options = parser.parse_args()
-    FOLDER.mkdir(exist_ok=True)
     for together in [[name for name in options.scenarios if name not in ALONE], *([name] for name in ALONE)]:
         if set(together) <= set(options.scenarios) and together:
             _record(options.libs, together)
@@ -45,7 +44,7 @@ def _record(libs: Path, names: list[str]) -> None:
                 _begin(wire)
             SCENARIOS[name](wire)
             wire.close()
-            (FOLDER / f"{name}.json").write_text(dumps(wire.rows))
+            (FOLDER / "wire" / f"{name}.json").write_text(responses_text(wire.rows))
             sys.stdout.write(f"{name}: {len(wire.rows)} responses\n")
             sys.stdout.flush()
     finally:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.differential.trace import Trace
 from tests.harness.kafka.gateway import ServedHistories
-from tests.harness.kafka.traces import TRACES, replay_at
+from tests.harness.kafka.traces import replay_at
+from tests.harness.traces import traces
 
 LIBS = Path(__file__).parents[3] / "build" / "kafka" / "libs"
 NAMES = (
@@ -45,4 +45,5 @@ def running() -> Iterator[ServedHistories]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_dif_07_clients_see_at_a_gateway_what_they_saw_at_a_broker(running: ServedHistories, name: str) -> None:
-    replay_at(running, Trace.load(TRACES[2] / f"{name}.json"))
+    (trace,) = traces("kafka", name).values()
+    replay_at(running, trace)

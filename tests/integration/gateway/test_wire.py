@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 
-from tests.harness.wire import recorded
+from tests.harness.traces import FOLDER, responses, responses_text
 from tests.harness.wire.connection import Wire
 from tests.harness.wire.differences import ALLOWED, Difference, differences
 from tests.harness.wire.scenarios import SCENARIOS
@@ -36,8 +36,8 @@ def _different(name: str) -> tuple[Difference, ...]:
     """The differences between the responses of a new gateway and those of the broker."""
     with create_on(MemoryStore()) as store, serving(store) as gateway, closing(Wire(*gateway.address)) as wire:
         SCENARIOS[name](wire)
-    rows = [(label, value) for label, value in json.loads(recorded.dumps(wire.rows))]
-    return tuple(differences(recorded.load(name), rows))
+    rows = [(label, value) for label, value in json.loads(responses_text(wire.rows))]
+    return tuple(differences(responses(name), rows))
 
 
 @pytest.fixture(autouse=True)
@@ -62,4 +62,4 @@ def test_each_allowed_difference_occurs(different: Different) -> None:
 
 
 def test_each_scenario_is_recorded() -> None:
-    assert {path.stem for path in recorded.FOLDER.glob("*.json")} == set(SCENARIOS)
+    assert {path.stem for path in (FOLDER / "wire").glob("*.json")} == set(SCENARIOS)

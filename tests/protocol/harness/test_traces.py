@@ -7,15 +7,13 @@ a Kafka broker and Kafka's own producer: what they say is what Kafka does. The o
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from tests.harness.differential import WHITELIST, ModelDriver, StoreDriver, Trace, record, replay
-from tests.harness.differential.trace import MODEL
+from tests.harness.differential import WHITELIST, ModelDriver, StoreDriver, record, replay
+from tests.harness.traces import MODEL, traces
 
-FOLDER = Path(__file__).parents[2] / "traces"
-TRACES = {str(path.relative_to(FOLDER)): Trace.load(path) for path in sorted(FOLDER.rglob("*.json"))}
+TRACES = {**traces("model"), **traces("kafka")}
 #: ``make check`` leaves out random traces on stores, which take two fifths of the time of all.
 CHECKED = [pytest.param(name, marks=pytest.mark.slow) if "random" in name else name for name in TRACES]
 RECORDED = {name: trace for name, trace in TRACES.items() if trace.source != MODEL}

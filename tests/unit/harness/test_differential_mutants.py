@@ -15,13 +15,11 @@ import pytest
 
 from tests.harness.differential import Comparison, MismatchError, ModelDriver, Trace, record, replay
 from tests.harness.differential.__main__ import main
-from tests.harness.differential.trace import changes, merged
 from tests.harness.model import Batch, Broker, Group, Identity, Log, Producer, RefusedError, Transaction, broker, log
 from tests.harness.model.group import Claim, Write
+from tests.harness.traces import changes, merged, traces
 
-FOLDER = Path(__file__).parents[2] / "traces"
-PATHS = [*sorted(FOLDER.glob("*.json")), *sorted(FOLDER.glob("kafka/*members*.json"))]
-TRACES = [Trace.load(path) for path in PATHS]
+TRACES = [*traces("model").values(), *traces("kafka", "*members*").values()]
 Patch = pytest.MonkeyPatch
 
 
@@ -286,7 +284,7 @@ def test_dif_07_an_invented_item_is_a_difference_at_every_depth(
     """DIF-07: with the traces of the model and with those of a broker, which shows fewer fields."""
     mutant(monkeypatch)
     assert sum(map(_disagrees, TRACES)) >= 5
-    assert any(_disagrees(Trace.load(path)) for path in sorted(FOLDER.glob("kafka/*offsets*.json")))
+    assert any(map(_disagrees, traces("kafka", "*offsets*").values()))
 
 
 @pytest.mark.parametrize("path", [("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")], ids=".".join)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from tests.harness.differential import Comparison, MismatchError, ModelDriver, Trace, replay
 from tests.harness.differential.difference import Difference
-from tests.harness.differential.trace import Op
 from tests.harness.model import Log, log
+from tests.harness.traces import Op, traces
 
-FOLDER = Path(__file__).parents[2] / "traces" / "kafka"
 KINDS = ("clean", "retain", "delete_records_in")
-TRACES = [Trace.load(path) for path in sorted(FOLDER.glob("*.json")) if path.stem[3:].startswith(KINDS)]
+TRACES = [trace for kind in KINDS for trace in traces("kafka", f"??_{kind}*").values()]
 
 #: A method of the log, a part of its text, and a wrong one.
 MUTANTS = {

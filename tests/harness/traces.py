@@ -1,4 +1,8 @@
-"""Traces: operations and the observations after each, as JSON that a person can read and review.
+"""What was recorded in ``tests/traces``, as JSON that a person can read and review.
+
+A trace has operations and the observations after each: those of the folder ``model`` come from the model, of ``kafka``
+from a broker, of ``kafka_transactions_v1`` from a broker whose clients use transactions of version 1. The files of
+``wire`` have the responses of a broker to the requests of a scenario, one in each line.
 
 An observation contains only the changes since the previous one: a list replaces the previous list, a mapping is merged,
 and null removes. A trace of another source may omit fields that it could not observe; they are not compared.
@@ -7,10 +11,12 @@ and null removes. A trace of another source may omit fields that it could not ob
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "traces"
 
 #: One step of the language: ``{"op": name, ...}``.
 Op = dict[str, Any]
@@ -57,6 +63,23 @@ class Trace:
             rows = ",\n".join(f"  {json.dumps(value, ensure_ascii=False)}" for value in values)
             lines.append(f"{json.dumps(key)}: [\n{rows}\n]")
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def traces(source: str, pattern: str = "*") -> dict[str, Trace]:
+    """The traces of a folder whose names fit, by folder and name: ``kafka/02_undecided_blocks``."""
+    paths = sorted((FOLDER / source).glob(f"{pattern}.json"))
+    return {f"{source}/{path.stem}": Trace.load(path) for path in paths}
+
+
+def responses(scenario: str) -> list[tuple[str, Any]]:
+    """The responses of a broker in a scenario, by label."""
+    return [(label, value) for label, value in json.loads((FOLDER / "wire" / f"{scenario}.json").read_text())]
+
+
+def responses_text(rows: Sequence[tuple[str, Any]]) -> str:
+    """The text of a file of responses."""
+    lines = ",\n".join(json.dumps([label, value], ensure_ascii=False) for label, value in rows)
+    return f"[\n{lines}\n]\n"
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
