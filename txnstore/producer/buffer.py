@@ -72,8 +72,8 @@ class Buffer:
             partition = partition_for_key(key, count) if key is not None else self._sticky.partition(name, count)
         tp = version.tps[partition]
         batch = self._open.get(tp)
-        if batch is not None and batch.writer is not version.writer:
-            self.seal(batch)  # The topic was altered meanwhile: a batch has one schema.
+        if batch is not None and (batch.sealed or batch.writer is not version.writer):
+            self.seal(batch)  # An interrupt ended its seal, or the topic was altered: a batch has one schema.
             batch = None
         if batch is None:
             batch = self._open[tp] = ProducerBatch(tp, version.writer, now)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.producers import has_more, held, linger_loop, set_retry_pause, watch_tables
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, new_store, sound, values
@@ -20,6 +21,7 @@ from txnstore.errors import (
     TransactionAbortedError,
 )
 from txnstore.producer.batches import RECORD_OVERHEAD
+from txnstore.producer.buffer import Buffer
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 
@@ -292,3 +294,24 @@ def test_records_wait_for_a_flush_in_open_batches_too() -> None:
     producer.flush()
     waiting.append(has_more(producer))
     assert waiting == [False, True, False]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_batch_whose_seal_was_interrupted_takes_no_records(*, transactional: bool) -> None:
+    """Its rows are counted: one more would shift the sequence of the next batch, which the chain would refuse."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        store = new_store(partitions=1)
+        producer = store.producer("id" if transactional else None, linger=None)
+        if transactional:
+            producer.begin_transaction()
+        producer.send("t", b"a", partition=0)
+        interrupted = interrupter.run(producer.flush)
+        producer.send("t", b"b", partition=0)
+        Interrupter(places(Buffer.seal), 6).run(producer.flush)  # So two batches are in one command.
+        producer.send("t", b"c", partition=0)
+        (producer.commit_transaction if transactional else producer.flush)()
+        assert values(store) == [b"a", b"b", b"c"]
+        return interrupted
+
+    assert len(list(everywhere(places(Buffer.seal), attempt))) > 5
