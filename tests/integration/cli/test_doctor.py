@@ -73,8 +73,8 @@ def test_missing_store_is_an_error(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.s3
-def test_lifecycle_rules_and_versions_of_a_bucket_are_read(moto_server: S3Server) -> None:
-    options = moto_server.storage_options
+def test_lifecycle_rules_and_versions_of_a_bucket_are_read(moto_server: S3Server, transport: str) -> None:
+    options = {**moto_server.storage_options, "transport": transport}
     url = f"{fresh_bucket(moto_server)}/root"
     bucket = url.split("/")[2]
     with txnstore.create(url, storage_options=options) as store:

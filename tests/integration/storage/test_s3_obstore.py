@@ -174,17 +174,27 @@ assert objects.now_ms()
 objects.delete(["large", "larger than small"])
 assert not objects.list("")
 objects.close()
-print(*sorted({"s3fs", "aiobotocore", "botocore", "aiohttp", "fsspec"} & sys.modules.keys()))
+print(*sorted({"s3fs", "aiobotocore", "botocore", "aiohttp", "obstore"} & sys.modules.keys()))
 """
 
 
-@pytest.mark.parametrize("chains", [1, 8])
-def test_no_request_of_obstore_loads_s3fs(s3_bucket_url: str, storage_options: dict[str, Any], chains: int) -> None:
-    """Nor what it needs, which takes longer to import than all else.
+@pytest.mark.parametrize(
+    ("chains", "options", "loaded"),
+    [
+        (1, {"transport": "obstore"}, ["obstore"]),
+        (8, {"transport": "obstore"}, ["obstore"]),
+        (1, {"transport": "obstore", "use_ssl": False}, ["botocore", "obstore"]),
+        (1, {"transport": "s3fs"}, ["aiobotocore", "aiohttp", "botocore", "s3fs"]),
+    ],
+)
+def test_no_request_of_a_transport_loads_the_other(
+    s3_bucket_url: str, storage_options: dict[str, Any], chains: int, options: dict[str, Any], loaded: list[str]
+) -> None:
+    """What s3fs needs takes longer to import than all else. An option that is not plain needs botocore.
 
     Of eight chains most are empty, which an open makes sure of by lists with a limit.
     """
-    url, storage_options = f"{s3_bucket_url}/store", {**storage_options, "transport": "obstore"}
+    url, storage_options = f"{s3_bucket_url}/store", {**storage_options, **options}
     with txnstore.create(url, storage_options=storage_options, chains=chains) as store:
         store.create_topic("t")
         store.producer(linger=None).send("t", b"1").result()
@@ -192,7 +202,7 @@ def test_no_request_of_obstore_loads_s3fs(s3_bucket_url: str, storage_options: d
     arguments = [sys.executable, "-c", _OPEN, json.dumps([url, storage_options])]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FSSPEC_"))}
     run = subprocess.run(arguments, env=environment, check=False, capture_output=True, text=True)
-    assert (run.stdout.split(), run.returncode) == ([], 0), run.stderr
+    assert (run.stdout.split(), run.returncode) == (loaded, 0), run.stderr
 
 
 @pytest.mark.parametrize(
