@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,14 +25,6 @@ TABLE_OVERHEAD = 1024
 _FEW = 2
 
 
-class Randomness(Protocol):
-    """What chooses among partitions."""
-
-    def randrange(self, stop: int, /) -> int:
-        """A number from 0 to ``stop`` - 1."""
-        ...
-
-
 class StickyPartitioner:
     """Chooses a partition for records without a key: one and the same for a batch, another for the next (KIP-480).
 
@@ -41,7 +34,7 @@ class StickyPartitioner:
 
     __slots__ = ("_current", "_previous", "_rng")
 
-    def __init__(self, rng: Randomness) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         #: The partition of the open batch of each topic; none after :meth:`new_batch`.
         self._current: dict[str, int] = {}
@@ -78,24 +71,24 @@ class ProducerBatch:
     Attributes:
         tp: The partition.
         writer: The version of the topic that its rows fit.
-        opened_at: When it was made, in milliseconds since the epoch.
         bytes: Its estimated memory in bytes: the records with an overhead for each.
         rows: The number of rows; 0 until the batch is sealed.
         sealed: Whether it takes no more rows.
         upload: The task that uploads it, alone or with others; None until it is sealed.
         uploaded: How its upload ended: the segment, described for the chain, or the error. Set once.
         abandoned: Whether its upload is neither begun nor repeated.
+        outcome: The place in the log, or the error; None until it is settled. Written by the thread that settles, with
+            the sender's turn or, for a refused record, without; never reset.
         waiters: A queue for each thread that waits for the outcome. Appended to by each of them, and read by the one
             that settles after it has set the outcome: a waiter that it does not see, sees the outcome.
     """
 
-    __slots__ = ("_appended", "_base", "_callbacks", "_error", "_pieces", "_rows", "_table", "abandoned", "bytes",
-                 "opened_at", "rows", "sealed", "tp", "upload", "uploaded", "waiters", "writer")  # fmt: skip
+    __slots__ = ("_base", "_callbacks", "_pieces", "_rows", "_table", "abandoned", "bytes",
+                 "outcome", "rows", "sealed", "tp", "upload", "uploaded", "waiters", "writer")  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int) -> None:
+    def __init__(self, tp: TopicPartition, writer: TopicWriter) -> None:
         self.tp = tp
         self.writer = writer
-        self.opened_at = opened_at
         self.bytes = 0
         self.rows = 0
         self.sealed = False
@@ -111,10 +104,7 @@ class ProducerBatch:
         self._base = 0
         #: All rows, from the first attempt to upload them until its upload ends.
         self._table: pa.Table | None = None
-        #: The outcome: the first of the two that is set. Written by the thread that settles, with the sender's turn or,
-        #: for a refused record, without; never reset.
-        self._appended: Appended | None = None
-        self._error: Exception | None = None
+        self.outcome: Appended | Exception | None = None
         self.waiters: list[SimpleQueue[Exception | None]] = []
         #: Callbacks that have not been called. Each is taken by an atomic step, so one thread calls it.
         self._callbacks: list[Callable[[], None]] = []
@@ -220,35 +210,15 @@ class ProducerBatch:
     @property
     def settled(self) -> bool:
         """Whether its outcome is known."""
-        return self._appended is not None or self._error is not None
+        return self.outcome is not None
 
-    @property
-    def error(self) -> Exception | None:
-        """The error of a failed batch, or None."""
-        return self._error
-
-    @property
-    def appended(self) -> Appended:
-        """The place in the log of a batch that was settled without an error."""
-        assert self._appended is not None
-        return self._appended
-
-    def resolve(self, appended: Appended) -> None:
-        """Settle the batch: it is in the log."""
-        if not self.settled:
-            self._appended = appended
-        self._wake()
-
-    def fail(self, error: Exception) -> bool:
-        """Settle the batch with an error, unless it is settled already; whether the error is its outcome."""
-        if not self.settled:
-            self._error = error
-        self._wake()
-        return self._error is error
-
-    def _wake(self) -> None:
+    def settle(self, outcome: Appended | Exception) -> bool:
+        """Set the outcome, unless there is one, and wake all that wait for it; whether this is the outcome."""
+        if self.outcome is None:
+            self.outcome = outcome
         for waiter in tuple(self.waiters):  # One that gives up removes itself.
             waiter.put(None)
+        return self.outcome is outcome
 
     def call_back(self) -> None:
         """Call the registered callbacks. Each is called once, also if several threads call this method."""

@@ -64,7 +64,7 @@ class Buffer:
 
     # Adding records ---------------------------------------------------------------------------------------------------
 
-    def open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None, now: int) -> ProducerBatch:
+    def open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None) -> ProducerBatch:
         """The open batch of the partition: ``partition``, that of the key, or the sticky one."""
         sticky = key is None and partition is None
         if partition is None:
@@ -76,12 +76,12 @@ class Buffer:
             self.seal(batch)  # An interrupt ended its seal, or the topic was altered: a batch has one schema.
             batch = None
         if batch is None:
-            batch = self._open[tp] = ProducerBatch(tp, version.writer, now)
+            batch = self._open[tp] = ProducerBatch(tp, version.writer)
         if sticky:
             version.sticky = batch
         return batch
 
-    def add_table(self, piece: TablePiece, table: pa.Table, partition: int | None, now: int) -> list[TablePart]:
+    def add_table(self, piece: TablePiece, table: pa.Table, partition: int | None) -> list[TablePart]:
         """Add the rows of a piece to the open batches of their partitions."""
         version = piece.version
         numbers = self._partitions(version, table, partition)
@@ -90,17 +90,15 @@ class Buffer:
         if piece.shared and len(split) == 1:  # A split into several tables has copied them.
             split = [(number, copied(rows)) for number, rows in split]
         for number, rows in split:
-            parts += self._add(version, number, rows, _Places(numbers, number, piece.first), now)
+            parts += self._add(version, number, rows, _Places(numbers, number, piece.first))
         return parts
 
-    def _add(
-        self, version: TopicVersion, number: int, rows: pa.Table, places: _Places, now: int
-    ) -> Iterator[TablePart]:
+    def _add(self, version: TopicVersion, number: int, rows: pa.Table, places: _Places) -> Iterator[TablePart]:
         """Add the rows to batches, in parts that do not exceed the batch size by much."""
         at, average = 0, max(1, rows.nbytes // max(1, rows.num_rows))
         event_time = version.writer.event_time
         while at < rows.num_rows:
-            batch = self.open_batch(version, None, number, now)
+            batch = self.open_batch(version, None, number)
             count = min(rows.num_rows - at, max(1, (self.batch_bytes - batch.bytes) // average + 1))
             piece = rows.slice(at, count)
             times = piece[event_time] if event_time is not None else None

@@ -116,7 +116,7 @@ class _SendFuture(Generic[T]):
         except TimeoutError:
             raise
         except Exception as error:
-            if not isinstance(error, TxnStoreError) and all(batch.error is not error for batch in self._batches()):
+            if not isinstance(error, TxnStoreError) and all(batch.outcome is not error for batch in self._batches()):
                 raise  # A signal handler has raised it, so it is not the outcome of the send.
             return error
         return None

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias, TypeVar
 from txnstore.connection import Connection
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Appended
-from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.model import Command, Outcome, ProducerIdentity
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import Ended, EndTxn, PrepareTxn
 from txnstore.core.transactions.lookups import outcome_of
@@ -225,7 +225,7 @@ class Sender:
                 self._check(ProducerEvent.SEND)
             batch = version.sticky if key is None and partition is None else None
             if batch is None or batch.sealed:
-                batch = self._open_batch(version, key, partition, now)
+                batch = self._open_batch(version, key, partition)
             if type(record) is tuple:
                 row = batch.add_record(record, size)
                 buffer.bytes += size + RECORD_OVERHEAD
@@ -238,9 +238,9 @@ class Sender:
             self._in_pool([batch.upload])
         return RecordFuture(self, batch, row, moment if version.stamped else None)
 
-    def _open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None, now: int) -> ProducerBatch:
+    def _open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None) -> ProducerBatch:
         """The open batch of the partition. The caller holds the lock."""
-        batch = self.buffer.open_batch(version, key, partition, now)
+        batch = self.buffer.open_batch(version, key, partition)
         self._note_first()
         return batch
 
@@ -256,7 +256,7 @@ class Sender:
             table = fill_timestamps(table, piece.version.writer.event_time, now)
         with self._lock.own:
             self._check(ProducerEvent.SEND)
-            parts = self.buffer.add_table(piece, table, partition, now)
+            parts = self.buffer.add_table(piece, table, partition)
             if parts:
                 self._note_first()
         self._in_pool([part.batch.upload for part in parts if part.batch.sealed])
@@ -385,26 +385,12 @@ class Sender:
         after the answer leaves it pending, too: the chain returns the same answer, and each step may be repeated.
         """
         self._change(lambda txn: txn.submitting(pending))
-        try:
-            answer = self._connection.submit(pending.command)
-        except UnknownOutcomeError:
-            self._change(Transaction.with_started)
-            raise
-        except StorageError:
-            self._change(Transaction.not_written)
-            raise
-        except TxnStoreError as error:
-            reason = self._reason(error)
-            self._command_refused(pending, reason)
-            if reason is error:
-                raise
-            raise reason from error
-        except BaseException:  # An interrupt, which may be any exception that a signal handler raises.
-            self._change(Transaction.with_started)
-            raise
+        answer = self._ask(
+            pending.command, Transaction.with_started, lambda error: self._command_refused(pending, error)
+        )
         ended = answer if isinstance(answer, Ended) else None
         for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
-            batch.resolve(appended)
+            batch.settle(appended)
         self._settled += pending.batches
         self._forget(pending.batches)
         if isinstance(pending.command, EndTxn):
@@ -412,6 +398,28 @@ class Sender:
             self._change(lambda txn: txn.with_end(outcome, identity))
         else:
             self._change(Transaction.registered)
+
+    def _ask(
+        self,
+        command: Command,
+        unknown: Callable[[Transaction], Transaction],
+        refused: Callable[[Exception], None],
+    ) -> Any:
+        """The answer of the chain to a command; the transaction is changed by what prevents one."""
+        try:
+            return self._connection.submit(command)
+        except StorageError as error:
+            self._change(unknown if isinstance(error, UnknownOutcomeError) else Transaction.not_written)
+            raise
+        except TxnStoreError as error:
+            reason = self._reason(error)
+            refused(reason)
+            if reason is error:
+                raise
+            raise reason from error
+        except BaseException:  # An interrupt, which may be any exception that a signal handler raises.
+            self._change(unknown)
+            raise
 
     def _reason(self, error: Exception) -> Exception:
         """The error to raise for a refused command: see :func:`~txnstore.producer.sender.fenced_or_aborted`."""
@@ -500,29 +508,12 @@ class Sender:
             self._flush()
             self.check_flushed()
             if self.txn.started:
-                self._submit_prepare()
+                self._ask(PrepareTxn(self.txn.identity), Transaction.with_prepare_unknown, self._fail)
             prepared = self._change(Transaction.with_prepared).prepared
             assert prepared is not None
             return prepared
         finally:
             self._change(lambda txn: txn.with_preparing(preparing=False))
-
-    def _submit_prepare(self) -> None:
-        try:
-            self._connection.submit(PrepareTxn(self.txn.identity))
-        except StorageError as error:
-            if isinstance(error, UnknownOutcomeError):
-                self._change(Transaction.with_prepare_unknown)
-            raise  # Else nothing happened: the call may be repeated.
-        except TxnStoreError as error:
-            reason = self._reason(error)
-            self._fail(reason)
-            if reason is error:
-                raise
-            raise reason from error
-        except BaseException:
-            self._change(Transaction.with_prepare_unknown)
-            raise
 
     def complete(self, decided: PreparedTxn) -> bool:
         """Commit the prepared transaction if it is the decided one, else abort it; returns whether it was committed."""
@@ -569,7 +560,7 @@ class Sender:
 
     def _fail_all(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
         """Fail those of these batches that are not settled, and remove all of them."""
-        self._failed += [(batch, error) for batch in batches if batch.fail(error)]
+        self._failed += [(batch, error) for batch in batches if batch.settle(error)]
         self._settled += batches
         self._forget(batches)
 
@@ -605,7 +596,7 @@ class Sender:
             submitted = set(pending.batches) if pending is not None else set()
             for batch in self._abandoned():
                 if batch not in submitted:
-                    batch.fail(failure_of(error))
+                    batch.settle(failure_of(error))
                     self._settled.append(batch)
             self.call_back()
 
@@ -665,11 +656,12 @@ class Sender:
                 hindrance = self._wait(batch, timeout)
             if not batch.settled and hindrance is not None:
                 raise hindrance
-        error = batch.error
-        if error is not None:
-            self._change(lambda txn: txn.reported_by_future(error))
-            raise error
-        return batch.appended
+        outcome = batch.outcome
+        assert outcome is not None
+        if isinstance(outcome, Exception):
+            self._change(lambda txn: txn.reported_by_future(outcome))
+            raise outcome
+        return outcome
 
     def _wait(self, batch: ProducerBatch, timeout: float | None) -> Exception | None:
         """Wait until the batch is settled, or for the error that prevents its write.

@@ -223,11 +223,15 @@ class Transaction:
             return False
         return event in TABLE[self.transactional][self.state]
 
-    def after(self, event: ProducerEvent) -> Transaction:
-        """The value after an event, by the table; raises the error of a refused one."""
+    def next_state(self, event: ProducerEvent) -> ProducerState:
+        """The state after an event, by the table; raises the error of a refused one."""
         if not self.allows(event):
             raise self.refusal(event)
-        return replace(self, state=TABLE[self.transactional][self.state][event])
+        return TABLE[self.transactional][self.state][event]
+
+    def after(self, event: ProducerEvent) -> Transaction:
+        """The value after an event that changes the state alone."""
+        return replace(self, state=self.next_state(event))
 
     def refusal(self, event: ProducerEvent) -> BaseException:
         """The error of a call that the state does not accept."""
@@ -297,24 +301,26 @@ class Transaction:
 
     def begun(self) -> Transaction:
         """A transaction begins. Nothing is written before its first record (API-02)."""
-        return replace(self.after(_E.BEGIN), ended=None, first_at=None)
+        return replace(self, state=self.next_state(_E.BEGIN), ended=None, first_at=None)
 
     def with_first(self, now: int) -> Transaction:
-        """A record or offsets of the transaction are sent: its timeout runs from the first of them (TMO-01).
+        """The first record of the transaction is sent: its timeout runs from it, or from earlier offsets (TMO-01).
 
         In Kafka it runs from the request that adds the first partition, which follows the first ``send`` immediately.
         Here records wait in a buffer, and the chain knows nothing of them until they are registered.
         """
-        return self if self.first_at is not None else replace(self, first_at=now)
+        return replace(self, first_at=now)
 
     def with_offsets(self, offsets: TxnOffsets, now: int) -> Transaction:
         """Offsets that the transaction commits are sent; ``now`` in monotonic ms."""
-        return replace(self.after(_E.SEND_OFFSETS).with_first(now), offsets=(*self.offsets, offsets))
+        self.next_state(_E.SEND_OFFSETS)
+        first_at = now if self.first_at is None else self.first_at
+        return replace(self, first_at=first_at, offsets=(*self.offsets, offsets))
 
     def with_preparing(self, *, preparing: bool) -> Transaction:
         """A prepare begins or ends: no record is accepted meanwhile, so it covers all that was sent."""
         if preparing:
-            self.after(_E.PREPARE)
+            self.next_state(_E.PREPARE)
         return replace(self, preparing=preparing)
 
     def with_prepare_unknown(self) -> Transaction:
@@ -323,11 +329,12 @@ class Transaction:
 
     def with_prepared(self) -> Transaction:
         """All is registered, and the transaction is prepared: an external coordinator decides."""
-        return replace(self.after(_E.PREPARE), prepared=PreparedTxn(self.identity.producer_id, self.identity.epoch))
+        prepared = PreparedTxn(self.identity.producer_id, self.identity.epoch)
+        return replace(self, state=self.next_state(_E.PREPARE), prepared=prepared)
 
     def taken_over(self, prepared: PreparedTxn) -> Transaction:
         """An earlier instance has prepared the transaction."""
-        return replace(self.after(_E.TAKE_OVER), prepared=prepared, started=True)
+        return replace(self, state=self.next_state(_E.TAKE_OVER), prepared=prepared, started=True)
 
     def ending(self, outcome: Outcome) -> Transaction:
         """A commit or abort begins. Records are refused from here on, so each belongs to one transaction (API-19)."""
@@ -424,7 +431,7 @@ class Transaction:
 
     def with_end(self, outcome: Outcome, identity: ProducerIdentity) -> Transaction:
         """The transaction has ended. The next one has this identity, and sequences from 0 (SEQ-01)."""
-        state = self.after(_E.ENDED).state
+        state = self.next_state(_E.ENDED)
         return Transaction(
             identity, self.timeout_ms, state, ended=outcome, unreported=self.unreported, reported=self.reported
         )
@@ -437,7 +444,7 @@ class Transaction:
         if self.state not in _ENDING:
             return self
         if outcome is Outcome.ABORT:  # Unsent records are dropped, so this transaction must never be committed.
-            return replace(self.after(_E.ABORTABLE), error=self.error or error)
+            return replace(self, state=self.next_state(_E.ABORTABLE), error=self.error or error)
         return self.after(_E.RESUME if self.prepared is None else _E.RESUME_PREPARED)
 
     # Failures ---------------------------------------------------------------------------------------------------------
@@ -447,14 +454,14 @@ class Transaction:
         fatal = isinstance(error, TxnStoreError) and error.fatal
         if self.state is _S.CLOSED or (self.state is _S.FATAL_ERROR and not fatal):
             return self
-        after = self.after(_E.FATAL if fatal else _E.ABORTABLE)
-        return after if after.state in (_S.READY, self.state) else replace(after, error=error)
+        state = self.next_state(_E.FATAL if fatal else _E.ABORTABLE)
+        return self if state in (_S.READY, self.state) else replace(self, state=state, error=error)
 
     def record_refused(self, error: BaseException) -> Transaction:
         """A record was refused: an open transaction becomes abortable (API-05). The same value without one."""
         if self.preparing or self.state is not _S.IN_TRANSACTION:
             return self
-        return replace(self.after(_E.ABORTABLE), error=error)
+        return replace(self, state=self.next_state(_E.ABORTABLE), error=error)
 
     def failed_in_background(self, error: Exception) -> Transaction:
         """Batches failed outside of a call of the application: the next call raises the first such error.

@@ -45,7 +45,7 @@ class Waiting(Sender):
 
 
 def batch(tp: TopicPartition = TP) -> ProducerBatch:
-    return ProducerBatch(tp, topic_writer(CatalogTopic("t", "id", 3)), 1_000)
+    return ProducerBatch(tp, topic_writer(CatalogTopic("t", "id", 3)))
 
 
 def wait(pending: ProducerBatch, timeout: float | None = None) -> Appended:
@@ -59,10 +59,7 @@ def record(pending: ProducerBatch, row: int = 0, timestamp: int | None = None) -
 def settle(batches: Sequence[ProducerBatch], outcome: Appended | Exception) -> None:
     """As the sender does: callbacks come last, so each finds all batches settled."""
     for one in batches:
-        if isinstance(outcome, Exception):
-            one.fail(outcome)
-        else:
-            one.resolve(outcome)
+        one.settle(outcome)
     for one in batches:
         one.call_back()
 
@@ -119,16 +116,20 @@ def test_taking_rows_releases_them() -> None:
 
 def test_the_first_outcome_stays() -> None:
     pending = batch()
-    pending.resolve(landed(4))
-    pending.fail(StorageError("too late"))
-    pending.resolve(landed(9))
+    pending.settle(landed(4))
+    pending.settle(StorageError("too late"))
+    pending.settle(landed(9))
     assert wait(pending) == landed(4)
 
 
 def test_wait_flushes_producer_and_returns_outcome() -> None:
     pending = batch()
     assert not pending.settled
-    assert Waiting(lambda: pending.resolve(landed(3))).wait(pending, None).base_offset == 3
+
+    def demand() -> None:
+        pending.settle(landed(3))
+
+    assert Waiting(demand).wait(pending, None).base_offset == 3
 
 
 @pytest.mark.parametrize("timeout", [None, 240])
@@ -141,7 +142,7 @@ def test_wait_raises_error_of_flush(timeout: float | None) -> None:
 
 def test_settled_batch_ignores_error_of_flush() -> None:
     def demand() -> StorageError:
-        pending.resolve(landed(1))
+        pending.settle(landed(1))
         return StorageError("another batch failed")
 
     pending = batch()
@@ -165,7 +166,7 @@ def test_many_threads_wait_for_one_batch() -> None:
         waiting = [pool.submit(Slow().wait, pending, 30) for _ in range(8)]
         for _ in range(8):
             assert demands.acquire(timeout=240)
-        pending.resolve(landed(2))
+        pending.settle(landed(2))
         assert {future.result().base_offset for future in waiting} == {2}
 
 
@@ -176,7 +177,7 @@ def test_a_batch_that_settles_when_the_wait_begins_wakes_its_waiter() -> None:
     class Settles(Waiting):
         def _flush_soon(self, waiter: Waiter) -> None:
             assert pending.waiters == [waiter]
-            pending.resolve(landed(2))
+            pending.settle(landed(2))
             assert waiter.get(timeout=0) is None
             waiter.put(None)
 
@@ -243,7 +244,7 @@ def test_a_record_gets_the_offset_of_its_row() -> None:
     pending = batch()
     futures = [record(pending, row, timestamp) for row, timestamp in enumerate((None, 77))]
     assert [future.done() for future in futures] == [False, False]
-    pending.resolve(landed(40, 2))
+    pending.settle(landed(40, 2))
     assert [future.done() for future in futures] == [True, True]
     assert futures[0].result() == RecordMetadata("t", 1, 40, 5_000)
     assert futures[1].result() == RecordMetadata("t", 1, 41, 77)
@@ -252,14 +253,14 @@ def test_a_record_gets_the_offset_of_its_row() -> None:
 def test_record_of_unknown_offset_has_offset_minus_1() -> None:
     """-1, as in Kafka (SEQ-17)."""
     pending = batch()
-    pending.resolve(Appended(TP, -1, -1, 5_000, duplicate=True))
+    pending.settle(Appended(TP, -1, -1, 5_000, duplicate=True))
     assert record(pending, 3).result().offset == -1
 
 
 def test_failed_future_raises_and_returns_its_error() -> None:
     pending = batch()
     future = record(pending)
-    pending.fail(TransactionAbortedError("gone"))
+    pending.settle(TransactionAbortedError("gone"))
     assert future.done()
     with pytest.raises(TransactionAbortedError, match="gone"):
         future.result()
@@ -272,7 +273,7 @@ def test_a_future_behaves_like_one_of_the_standard_library() -> None:
     assert (future.running(), future.cancelled(), future.cancel(), future.done()) == (True, False, False, False)
     with pytest.raises(TimeoutError):
         future.exception(0.01)
-    pending.resolve(landed(0))
+    pending.settle(landed(0))
     assert (future.running(), future.done(), future.exception()) == (False, True, None)
 
 
@@ -290,10 +291,10 @@ def test_a_table_gets_its_metadata_in_the_order_of_its_rows() -> None:
     other = TopicPartition("t", 2)
     one, two, three = batch(), batch(other), batch()
     future = TableFuture(Waiting(), [part(one, 5, 0, 3), part(two, 0, 1, 2), part(three, 0, 4)])
-    one.resolve(landed(10, 7))
-    two.resolve(landed(90, 2, other))
+    one.settle(landed(10, 7))
+    two.settle(landed(90, 2, other))
     assert not future.done()
-    three.resolve(landed(20))
+    three.settle(landed(20))
     assert future.done()
     places = [(metadata.partition, metadata.offset) for metadata in future.result()]
     assert places == [(1, 15), (2, 90), (2, 91), (1, 16), (1, 20)]
@@ -303,8 +304,8 @@ def test_rows_of_unknown_offsets_have_offset_minus_1() -> None:
     """As a record: the batch is in the log, but a repeated append no longer finds where."""
     one, two = batch(), batch()
     future = TableFuture(Waiting(), [part(one, 3, 0, 1), part(two, 0, 2)])
-    one.resolve(landed(-1, 5))
-    two.resolve(landed(0))
+    one.settle(landed(-1, 5))
+    two.settle(landed(0))
     assert [metadata.offset for metadata in future.result()] == [-1, -1, 0]
 
 
@@ -321,8 +322,8 @@ def test_a_table_is_done_when_all_of_its_batches_are_and_calls_back_once() -> No
 def test_a_table_of_which_one_batch_failed_raises_its_error() -> None:
     one, two = batch(), batch()
     future = TableFuture(Waiting(), [part(one, 0, 0), part(two, 0, 1)])
-    one.resolve(landed(0))
-    two.fail(StorageError("away"))
+    one.settle(landed(0))
+    two.settle(StorageError("away"))
     assert future.done()
     with pytest.raises(StorageError, match="away"):
         future.result()
