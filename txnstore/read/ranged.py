@@ -10,13 +10,13 @@ import hashlib
 import io
 import re
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from txnstore.caches import ByteCache
 from txnstore.core.log.model import Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
@@ -25,7 +25,6 @@ from txnstore.segment.blocks import BLOCKS_KEY, Blocks
 from txnstore.segment.codec import check_size, verify_checksum
 from txnstore.segment.pieces import ParquetFooter
 from txnstore.storage.base import ObjectStore
-from txnstore.threads import ForkLock
 
 
 class PartialFile(io.RawIOBase):
@@ -78,8 +77,8 @@ WHOLE_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
 #: Bytes between two needed ranges that are fetched with them: a request costs more than they do.
 _GAP_BYTES = 512 << 10
-#: The number of footers that a process keeps; a footer takes some 10 to 100 KB.
-_KEPT_FOOTERS = 64
+#: The bytes of footers that a process keeps; a footer has some 10 to 100 KB.
+_FOOTER_BYTES = 4 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -137,34 +136,8 @@ class Footer:
     blocks: Blocks
 
 
-class _Footers:
-    """The footers that this process has read last, by their hash: a segment never changes."""
-
-    def __init__(self) -> None:
-        #: Guards the field below, and no request.
-        self._lock = ForkLock()
-        #: The one that was used longest ago first.
-        self._by_hash: OrderedDict[str, Footer] = OrderedDict()
-
-    def find(self, sha256: str) -> Footer | None:
-        with self._lock.own:
-            footer = self._by_hash.get(sha256)
-            if footer is not None:
-                self._by_hash.move_to_end(sha256)
-            return footer
-
-    def keep(self, sha256: str, footer: Footer) -> None:
-        with self._lock.own:
-            self._by_hash[sha256] = footer
-            while len(self._by_hash) > _KEPT_FOOTERS:
-                self._by_hash.popitem(last=False)
-
-    def forget(self) -> None:
-        with self._lock.own:
-            self._by_hash.clear()
-
-
-_footers = _Footers()
+#: The footers that this process has read last, by their hash: a segment never changes.
+_footers: ByteCache[str, Footer] = ByteCache(_FOOTER_BYTES)
 
 
 def forget_footers() -> None:
@@ -211,7 +184,7 @@ class RangedObject:
         except DAMAGE as error:
             msg = f"segment {segment.key} cannot be read as parquet: {error}"
             raise CorruptionError(msg) from error
-        _footers.keep(self._sha256, footer)
+        _footers.keep(self._sha256, footer, len(data))
         return footer
 
     def check_whole(self, data: bytes) -> None:

@@ -7,13 +7,14 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from txnstore.caches import ByteCache
 from txnstore.chain.codec import content_hash
 from txnstore.chain.payload import payload_of
 from txnstore.core.log.model import Segment
@@ -35,7 +36,7 @@ from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD
 from txnstore.storage.base import ObjectStore
-from txnstore.storage.recent import KeptValues, read_cache_of
+from txnstore.storage.recent import read_cache_of
 
 #: What a conversion raises if the bytes have the hash that the chain names, but not the columns of the topic.
 _UNFIT = (*DAMAGE, SchemaMismatchError)
@@ -156,7 +157,7 @@ class _KeptSegment:
     The rows of partitions that are read one after the other lie in the same piece: it is decoded once for them.
     """
 
-    def __init__(self, file: SegmentFile, segment: Segment, decoded: KeptValues) -> None:
+    def __init__(self, file: SegmentFile, segment: Segment, decoded: ByteCache[Hashable, Any]) -> None:
         self._file, self._segment, self._decoded = file, segment, decoded
         self.columns, self.rows = file.columns, file.rows
 

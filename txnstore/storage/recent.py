@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from txnstore.caches import ByteCache
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.threads import ForkLock, Task
 
@@ -21,71 +21,14 @@ _READ_CACHE_BYTES = 64 << 20
 _BEGINNING_BYTES = 64 << 10
 
 
-class _Beginnings:
-    """The beginnings of objects, by key, up to ``bound`` bytes in total. Thread-safe."""
-
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        #: Guards changes of the two fields below; lookups take no lock. A thread that holds it takes no other lock.
-        self._lock = ForkLock()
-        #: Oldest first.
-        self._by_key: OrderedDict[str, bytes] = OrderedDict()
-        #: Their bytes in total; too large after an interrupt, never too small.
-        self._size = 0
-
-    def has_room(self, size: int) -> bool:
-        """Whether a beginning of this size can be kept, and none is dropped for it."""
-        return self._size + size <= self._bound
-
-    def find(self, key: str, end: int) -> bytes | None:
-        """The beginning of an object, if it has the bytes before ``end``."""
-        beginning = self._by_key.get(key)
-        return beginning if beginning is not None and end <= len(beginning) else None
-
-    def keep(self, key: str, beginning: bytes) -> None:
-        if not beginning:
-            return
-        with self._lock.own:
-            if key not in self._by_key:
-                self._by_key[key] = beginning
-                self._size += len(beginning)
-            while self._by_key and self._size > self._bound:  # An interrupt can leave the sum too large.
-                _, oldest = self._by_key.popitem(last=False)
-                self._size = self._size - len(oldest) if self._by_key else 0
-
-    def forget(self) -> None:
-        with self._lock.own:
-            self._by_key.clear()
-            self._size = 0
+#: The first bytes of objects, by key.
+Beginnings: TypeAlias = ByteCache[str, bytes]
 
 
-class KeptValues:
-    """The values that were used last, by name, up to :data:`_READ_CACHE_BYTES` in total. Thread-safe."""
-
-    def __init__(self) -> None:
-        #: Guards the fields below.
-        self._lock = ForkLock()
-        #: Each with its size; the one that was used longest ago first.
-        self._by_name: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        #: The sizes in total; too large after an interrupt, never too small.
-        self._size = 0
-
-    def find(self, name: Hashable) -> Any:
-        """The value; None if it is not kept."""
-        with self._lock.own:
-            if name not in self._by_name:
-                return None
-            self._by_name.move_to_end(name)
-            return self._by_name[name][0]
-
-    def keep(self, name: Hashable, value: Any, size: int) -> None:
-        with self._lock.own:
-            if name not in self._by_name:
-                self._size += size
-                self._by_name[name] = value, size
-            while self._by_name and self._size > _READ_CACHE_BYTES:
-                _, (_, dropped) = self._by_name.popitem(last=False)
-                self._size = self._size - dropped if self._by_name else 0
+def _found(beginnings: Beginnings, key: str, end: int) -> bytes | None:
+    """The beginning of an object, if it has the bytes before ``end``."""
+    beginning = beginnings.find(key)
+    return beginning if beginning is not None and end <= len(beginning) else None
 
 
 class ReadCache:
@@ -104,8 +47,8 @@ class ReadCache:
     def __init__(self, partitions: Mapping[str, int] | None = None) -> None:
         self.partitions = partitions
         self.is_full = False
-        self.beginnings = _Beginnings(_READ_CACHE_BYTES)
-        self.decoded = KeptValues()
+        self.beginnings: Beginnings = ByteCache(_READ_CACHE_BYTES)
+        self.decoded: ByteCache[Hashable, Any] = ByteCache(_READ_CACHE_BYTES)
         #: Guards the fields below, and no request.
         self._lock = ForkLock()
         #: What was made, or is being made, by name, in the process with this number.
@@ -158,7 +101,7 @@ class RecentObjects:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         #: Those of entries, which were checked.
-        self._kept = _Beginnings(_KEPT_BYTES)
+        self._kept: Beginnings = ByteCache(_KEPT_BYTES)
         #: What one caller keeps; None: it reads nothing ahead.
         self.read_cache: ReadCache | None = None
 
@@ -180,7 +123,8 @@ class RecentObjects:
 
     def keep(self, key: str, beginning: bytes) -> None:
         """Keep the first bytes of an object, which never change while it has them."""
-        self._kept.keep(key, beginning)
+        if beginning:
+            self._kept.keep(key, beginning, len(beginning))
 
     def forget(self) -> None:
         """Drop what is kept: a verification compares what is stored now."""
@@ -189,13 +133,13 @@ class RecentObjects:
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         if start is None or end is None:
             return self.inner.get(key, start, end)
-        beginning = self._kept.find(key, end)
+        beginning = _found(self._kept, key, end)
         if beginning is None and self.read_cache is not None:
             kept, length = self.read_cache.beginnings, max(end, _BEGINNING_BYTES)
-            beginning = kept.find(key, end)
+            beginning = _found(kept, key, end)
             if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and kept.has_room(length):
                 beginning = self.inner.get(key, 0, length)
-                kept.keep(key, beginning)
+                kept.keep(key, beginning, len(beginning))
         return self.inner.get(key, start, end) if beginning is None else beginning[start:end]
 
     def put(self, key: str, data: bytes) -> None:

@@ -29,7 +29,7 @@ from txnstore.read.rows import Columns
 from txnstore.segment.pieces import ParquetSegment
 from txnstore.storage import recent
 from txnstore.storage.memory import MemoryStore
-from txnstore.storage.recent import KeptValues, ReadCache
+from txnstore.storage.recent import ReadCache
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -225,14 +225,6 @@ def test_a_child_process_waits_for_no_thread_of_its_parent() -> None:
         for thread in (parent, child):
             thread.join(60)
     assert (results, cache.once("name", 5, lambda: 3)) == ([2], 2)
-
-
-def test_the_rows_that_were_used_last_are_kept() -> None:
-    values, half = KeptValues(), recent._READ_CACHE_BYTES // 2
-    for name in "abc":
-        values.keep(name, name.upper(), half)
-        assert values.find("a" if name == "b" else name)
-    assert [values.find(name) for name in "abc"] == ["A", None, "C"]
 
 
 def test_what_a_reader_keeps_goes_with_it(store: Store) -> None:
