@@ -279,7 +279,8 @@ class Sender:
         batches = [batch for batch in sealed if batch.take_upload()]
         if ends is not None and len(batches) == len(sealed) and self._uploads.inline(batches, ends):
             return
-        self._in_pool(self._uploads.grouped(batches)[:-1])
+        tasks = self._uploads.grouped(batches)
+        self._in_pool([task for task in tasks if task is not batches[-1].upload])  # The caller begins with that one.
 
     def _uploaded(self, *, until_room: bool = False) -> list[ProducerBatch]:
         """The uploaded batches in the order of their seals. Waits for all, or (``until_room``) until there is room.

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.harness.executors import DeferredExecutor
-from tests.helpers.shell import new_store, values
+from tests.helpers.shell import GatedStore, new_store, values
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
@@ -132,4 +132,25 @@ def test_threads_that_send_and_flush_upload_each_batch_once() -> None:
     producer.flush()
     assert objects.counts() == Counter(sent)
     assert sorted(values(store)) == sorted(sent)
+    producer.close()
+
+
+@pytest.mark.parametrize("last", [b"a", b"b"])
+def test_a_flush_of_two_topics_uploads_both_at_once(last: bytes) -> None:
+    """The calling thread takes a segment that the pool does not, also where a batch of the other one is sealed last."""
+    gated = GatedStore(MemoryStore())
+    store = new_store(gated)
+    for topic in "ab":
+        store.create_topic(topic, partitions=2)
+        store.alter_topic(topic, config={"segment.own.bytes": 100_000})
+    producer = store.producer(linger=None)
+    for topic in "ab":
+        producer.send(topic, b"0", partition=0)
+    producer.send(last.decode(), b"1", partition=1)
+    gate = gated.hold("put", "topics/")
+    with ThreadPoolExecutor(1) as pool:
+        flush = pool.submit(producer.flush)
+        gate.wait_for(2)
+        gate.open()
+        flush.result(240)
     producer.close()
