@@ -74,8 +74,9 @@ class ProducerBatch:
         bytes: Its estimated memory in bytes: the records with an overhead for each.
         rows: The number of rows; 0 until the batch is sealed.
         sealed: Whether it takes no more rows.
-        upload: The task that uploads it, alone or with others; None until it is sealed.
-        uploaded: How its upload ended: the segment, described for the chain, or the error. Set once.
+        upload: The task that uploads it, alone or with others; None until it is sealed, and when it is in the log.
+        uploaded: How its upload ended: the segment, described for the chain, or the error. Set once; None again when
+            it is in the log.
         abandoned: Whether its upload is neither begun nor repeated.
         outcome: The place in the log, or the error; None until it is settled. Written by the thread that settles, with
             the sender's turn or, for a refused record, without; never reset.
@@ -173,6 +174,10 @@ class ProducerBatch:
     def release(self) -> None:
         """Drop the rows."""
         self._pieces, self._rows, self._table = [], None, None
+
+    def forget_upload(self) -> None:
+        """Drop what the log has: a future keeps its batch, which would keep an inlined segment."""
+        self.upload = self.uploaded = None
 
     @property
     def new_batch(self) -> NewBatch:

@@ -399,6 +399,8 @@ class Sender:
             self._change(lambda txn: txn.with_end(outcome, identity))
         else:
             self._change(Transaction.registered)
+        for batch in pending.batches:
+            batch.forget_upload()
 
     def _ask(
         self,

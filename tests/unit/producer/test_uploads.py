@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from tests.harness.executors import DeferredExecutor
 from tests.helpers.shell import GatedStore, new_store, values
+from txnstore.core.log.model import NewBatch
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
@@ -153,4 +155,14 @@ def test_a_flush_of_two_topics_uploads_both_at_once(last: bytes) -> None:
         gate.wait_for(2)
         gate.open()
         flush.result(240)
+    producer.close()
+
+
+def test_a_batch_in_the_log_keeps_no_description_of_its_segment() -> None:
+    """A future keeps its batch; the description of an inlined segment has its bytes."""
+    producer = new_store().producer(linger=None)
+    future = producer.send("t", b"a")
+    producer.flush()
+    kept = gc.get_referents(*future._batches())
+    assert not [each for each in kept if isinstance(each, NewBatch)]
     producer.close()
