@@ -73,14 +73,11 @@ class Clean:
     """One clean of one partition.
 
     Args:
-        objects: The object store.
         pool: Fetches and decodes concurrently.
         runtime: Names the new segments.
-        topic: The topic.
         plan: What to clean.
         now: The time in ms by the clock of the storage.
         target_bytes: The maximum size of a new segment.
-        memory: Its memory.
     """
 
     def __init__(

@@ -21,7 +21,6 @@ class CleanPlan:
     """The clean of one partition.
 
     Attributes:
-        tp: The partition.
         removed: The batches that the clean replaces: all below ``clean_until``.
         sources: Those of committed records, from the log start on. Only they can supersede a record (CMP-05).
         clean_until: The cleaner checkpoint after the clean.
@@ -79,7 +78,6 @@ def plan_clean(
     """Plan the clean of a partition, if it is due (CMP-20).
 
     Args:
-        tp: The partition.
         partition: Its log.
         config: The settings of its topic.
         now: The time in ms.
@@ -125,7 +123,6 @@ def plan_past_hw(
     checkpoint stays.
 
     Args:
-        tp: The partition.
         partition: Its log.
         config: The settings of its topic.
         now: The time in ms.

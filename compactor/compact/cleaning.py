@@ -37,7 +37,6 @@ class CleanResult:
     """The clean of one partition.
 
     Attributes:
-        plan: The plan.
         done: What the clean did; nothing in a dry run.
         conflict: Whether it had no effect, because the log was changed concurrently.
     """
@@ -61,7 +60,6 @@ def clean(
     A clean is one entry: readers see the old segments and the old checkpoint, or the new ones (CMP-22).
 
     Args:
-        connection: The connection to the store.
         logs: The partitions, with their topics and logs.
         targets: The maximum size of a new segment, by topic.
         options: How to clean.

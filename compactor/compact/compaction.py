@@ -135,7 +135,6 @@ def compact_sound(
     """:func:`compact` of what can be compacted.
 
     Args:
-        connection: The connection to the store.
         topic: The topic; None for all.
         options: What to do.
         failures: Gets each topic that cannot be read, and each clean and merge of damaged segments or without space.
@@ -151,7 +150,6 @@ class _Scope:
     """What a compaction plans with. A plan of parts of several views would rest on a catalog older than its logs.
 
     Attributes:
-        view: The view.
         topics: The topics to compact, as the view has them.
         targets: The maximum size of a merged segment, by topic.
     """
@@ -165,7 +163,6 @@ class _Compaction:
     """One compaction.
 
     Args:
-        connection: The connection to the store.
         options: What to do.
         failures: Gets what cannot be compacted.
         engine: Executes cleans and merges.

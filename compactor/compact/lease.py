@@ -55,8 +55,6 @@ class CompactionLease:
     """The lease of one compaction; the end of the block releases it.
 
     Args:
-        objects: The objects of the store.
-        keys: Their keys.
         runtime: Names the owner, and times the renewals.
     """
 

@@ -32,7 +32,6 @@ class MergePlan:
     """One replacement of adjacent batches.
 
     Attributes:
-        tp: The partition.
         removed: The batches to replace, adjacent in the log.
         sources: The removed batches without the aborted ones, to be merged; if empty, the batches are only removed.
         revision: The revision of the partition that this was planned at; None: not checked.
@@ -87,7 +86,6 @@ def plan_merges(
     Only batches entirely below the last stable offset take part (CMP-02). Aborted batches are always removed (CMP-06).
 
     Args:
-        tp: The partition.
         partition: Its log.
         target_bytes: The maximum size of the sources of a merge. A segment larger than half of it is not merged.
         min_segments: The minimum number of committed segments of a merge, at least 2.

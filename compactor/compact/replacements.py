@@ -33,11 +33,7 @@ T = TypeVar("T")
 
 
 class Replacements:
-    """Commits the replacements of one compactor, and knows the revisions that they have made.
-
-    Args:
-        connection: The connection to the store.
-    """
+    """Commits the replacements of one compactor, and knows the revisions that they have made."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -55,7 +51,6 @@ class Replacements:
 
         Args:
             topic: The topic that the plan was made with.
-            plan: The plan of a clean or merge.
             upload: Uploads the new segments; not called if the plan is obsolete.
             command: The command that registers what ``upload`` returned.
 

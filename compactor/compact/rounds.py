@@ -114,7 +114,6 @@ class _Rounds:
     """The rounds of one compactor.
 
     Args:
-        connection: The connection to the store.
         topic: The topic; None for all.
         max_bytes: The budget of a round.
         options: How to clean.

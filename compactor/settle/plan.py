@@ -55,7 +55,6 @@ def plan_settling(
     """Plan what is settled in a chain.
 
     Args:
-        state: The state of the chain.
         before: The logs of the partitions of which nothing was left to settle: those that are still the same are left
             out.
         config_of: Returns the settings of a topic; None if they cannot be read, so that nothing of it is settled.

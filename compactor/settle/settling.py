@@ -186,8 +186,6 @@ def settle(
     with them what is stored, and some decoded row groups, up to 64 MiB each. Ends early if the connection is closed.
 
     Args:
-        parts: The open connection.
-        state: The state of the chain.
         done: See :func:`plan_settling`.
         damaged: The same.
 

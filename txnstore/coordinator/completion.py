@@ -39,7 +39,6 @@ class Completions:
     """Completes decided transactions, immediately or in the background. Thread-safe.
 
     Args:
-        chains: The chains of the store.
         background: Returns the executor for work that no caller waits for.
         sleep: Pauses for a number of seconds.
     """

@@ -72,7 +72,6 @@ class Coordinator:
     """Submits commands to the chains of a store. Thread-safe.
 
     Args:
-        chains: The chains of the store.
         runtime: The source of randomness.
         background: Returns the executor for work that no caller waits for.
     """
@@ -244,8 +243,6 @@ class Coordinator:
         refused by this entry, so it writes nothing in chains that have not seen the newer epoch (FEN-02).
 
         Args:
-            producer: The producer.
-            coordinator_chain: The chain of its coordinator.
             coordinator_part: The part of the command for this chain.
             others: The parts for other chains, by chain.
             joining: The whole command, if it may name partitions and groups that join the transaction without data.

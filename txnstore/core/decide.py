@@ -42,7 +42,6 @@ def decide(
 
     Args:
         state: The state inside a new entry, from :func:`~txnstore.core.state.begin_entry`.
-        command: The command.
         principal: Who asks for it.
         authorization: The authorization of the store, as far as it is known; None: that in the state, which is that of
             chain 0.

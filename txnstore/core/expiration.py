@@ -65,9 +65,7 @@ class Expired:
 
     Attributes:
         producers: The number of producer states and fences; a producer counts once per partition and once as a fence.
-        transactional_ids: The transactional ids.
         offsets: The number of committed offsets.
-        groups: The groups.
         more: More has expired than one entry takes (:data:`MAX_EVENTS`): repeat the command.
     """
 

@@ -76,7 +76,6 @@ def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) ->
     """The steps of a transactional id.
 
     Args:
-        transactional_id: The transactional id.
         chains: For each chain a contiguous range of its entries, in order.
     """
     producer_ids = {

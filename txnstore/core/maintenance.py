@@ -27,7 +27,6 @@ class ReplaceSegments(Command):
     """Replace batches by merged or cleaned ones. Answered with the revision of the partition from now on.
 
     Attributes:
-        tp: The partition.
         removed: The batches to replace: a contiguous run of the log, from the log start up to the LSO. May be empty
             for a clean that finds nothing to remove.
         added: The new batches; empty if none of the records of ``removed`` stays.

@@ -130,7 +130,6 @@ def with_expired(command: Command, expired: Callable[[str], ExpiredMembers]) -> 
     """The command with the members whose leases are over, if it depends on them.
 
     Args:
-        command: A command.
         expired: Returns the members of a group whose leases are over, as the caller has measured.
     """
     match command:

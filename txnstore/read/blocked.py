@@ -22,8 +22,6 @@ def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition], sn
     """Issue a :class:`BlockedReadWarning` for each cause that this store has not warned of.
 
     Args:
-        connection: The connection to the store.
-        blocked: The partitions.
         snapshot: The view of the snapshot that the caller chose, whose transactions may have ended; None for a new one.
     """
     warned: set[Cause] = connection.cached("blocked reads", set)
@@ -38,7 +36,6 @@ def describe(blocked: Iterable[BlockedPartition], now: int, *, read_only: bool, 
     """A text for each cause: what waits, since when, behind which transaction, and what ends it.
 
     Args:
-        blocked: The partitions.
         now: The time in milliseconds since the epoch.
         read_only: Whether the reader may not write.
         past: Whether the reader shows an earlier snapshot.

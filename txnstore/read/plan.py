@@ -60,7 +60,6 @@ def find_partitions(view: View, topic: str, numbers: Iterable[int] | None) -> li
     """Look up partitions of a topic.
 
     Args:
-        view: The view of the store.
         topic: The name of the topic.
         numbers: The numbers of the partitions; None for all.
 
@@ -86,9 +85,6 @@ def offset_for_time(
     batches are read only if a compaction removed records that their ranges include.
 
     Args:
-        objects: The object store.
-        view: The view of the store.
-        tp: The partition.
         isolation: Which records are visible.
         timestamp: The time, in milliseconds since the epoch.
 
@@ -123,9 +119,6 @@ def offset_of_greatest_time(
     Usually only its batch is read; further ones if the record that gave a batch its greatest timestamp is deleted.
 
     Args:
-        objects: The object store.
-        view: The view of the store.
-        tp: The partition.
         isolation: Which records are visible.
 
     Returns:

@@ -114,7 +114,6 @@ def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
     Of a small segment, only what needs less than a quarter of its rows is.
 
     Args:
-        part: The slice.
         columns: The number of columns that are read.
         all_columns: The number of columns of the segment.
     """
@@ -149,7 +148,6 @@ class RangedObject:
     """The bytes of a large segment, fetched by ranges and checked. Thread-safe.
 
     Args:
-        objects: The object store.
         tp: The partition, for messages.
         segment: The segment, which has a footer with checksums.
 
@@ -288,12 +286,7 @@ class RangedSegment:
 
 
 class SegmentNotFoundError(ObjectNotFoundError):
-    """The cause of the error of a segment that does not exist: :mod:`txnstore.read.expired` finds out if it is lost.
-
-    Args:
-        tp: Its partition.
-        key: Its key.
-    """
+    """The cause of the error of a segment that does not exist: :mod:`txnstore.read.expired` finds out if it is lost."""
 
     def __init__(self, tp: TopicPartition, key: str) -> None:
         super().__init__(f"there is no segment {key} of {tp}")

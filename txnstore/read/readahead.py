@@ -143,7 +143,6 @@ def read_ahead(
     Nothing is fetched before the first table is taken. Closing the iterator cancels tasks that have not started.
 
     Args:
-        objects: The object store.
         pool: Fetches and decodes concurrently.
         slices: The slices, all of the topic of ``columns``.
         columns: The columns to read.

@@ -126,8 +126,6 @@ def open_slice(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts:
     (:meth:`~txnstore.storage.recent.RecentObjects.with_read_cache`), and costs the others no request.
 
     Args:
-        objects: The object store.
-        part: The slice.
         columns: The columns to read.
         in_parts: Read by ranges wherever it is possible, because only some pieces will be read.
 
@@ -339,9 +337,7 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed:
     """Fetch the bytes of a segment, and check them: by their hash, or those of a large one by its checksums of blocks.
 
     Args:
-        objects: The object store.
         tp: The partition, for messages.
-        segment: The segment.
         hashed: Check also a large one by its hash.
 
     Raises:

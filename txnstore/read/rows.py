@@ -105,7 +105,6 @@ class Columns:
     """The columns that a read of a topic shows, and what each of them is in the rows of a slice.
 
     Args:
-        topic: The topic.
         names: The columns in the order of the result; None for ``_topic, _partition, _offset, _timestamp`` and then all
             columns of the topic.
         hidden: Further columns of segments that other readers do not show.
@@ -286,7 +285,6 @@ def evaluate(columns: Columns, decoded: pa.Table, runs: Sequence[Run]) -> pa.Tab
     """The columns of decoded rows. The cost hardly grows with the number of runs.
 
     Args:
-        columns: The columns.
         decoded: The rows: those of the runs, in their order.
         runs: Which slices they belong to; all of the topic, and of one kind.
 
@@ -414,7 +412,6 @@ class Group:
         layout: How they store rows.
         values: What each column is.
         cut: Whether some of their rows are not visible.
-        files: The files.
     """
 
     layout: Layout

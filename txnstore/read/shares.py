@@ -32,7 +32,6 @@ def share_count(part: Slice, target: int, overhead: int = 0) -> int:
     """Into how many shares a slice can be split, as far as is known without its footer.
 
     Args:
-        part: The slice.
         target: The bytes of a share.
         overhead: The bytes that opening the segment counts for.
     """

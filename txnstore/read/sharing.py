@@ -32,7 +32,6 @@ class SharedSegments:
     A segment is decoded once, with all of its columns, however many batches are in it.
 
     Args:
-        objects: The object store.
         pool: Returns the executor that fetches and decodes.
         bound: The maximum size of the decoded segments that are kept, in bytes.
     """

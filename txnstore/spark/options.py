@@ -67,7 +67,6 @@ class ReadOptions:
     """The options of a read.
 
     Attributes:
-        location: The store.
         topics: The topics; empty if a pattern names them.
         pattern: A regular expression that matches the whole names of the topics.
         columns: The columns, in this order; None for all.
@@ -136,7 +135,6 @@ class WriteOptions:
     """The options of a write.
 
     Attributes:
-        location: The store.
         topic: The topic of all rows; None if each row names its topic in the column ``_topic``.
         transactional_id: The transactional id; None for a generated one.
         versions: (scope, version) pairs of the job.
@@ -157,7 +155,6 @@ class SinkOptions:
     """The options of a streaming write.
 
     Attributes:
-        location: The store.
         topic: The topic of all rows; None if each row names its topic in the column ``_topic``.
         transactional_id: The transactional id; None for one that is made of the id of the query.
         group: The consumer group that gets the offsets of the query's source; None for none.

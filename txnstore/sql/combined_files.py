@@ -45,8 +45,6 @@ def combined_files(topic: CatalogTopic, slices: Iterable[Slice], segments: Share
     """The files with the rows of slices of shared segments, by their paths. Reads no object.
 
     Args:
-        topic: The topic.
-        slices: The slices.
         segments: Decodes them when a file is first read.
 
     Returns:

@@ -146,7 +146,6 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     """The files of one database, by their path below ``txnseg://``: those that were added. Thread-safe.
 
     Args:
-        objects: The objects of the store.
         access: What the database may read.
         cache: The contents of files that are read through txnstore.
 

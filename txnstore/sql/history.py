@@ -103,8 +103,6 @@ class EntryHistory:
     """The newest entries of the chains, read once, when they are first needed. Thread-safe.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
         pool: Returns the executor of the requests.
         heads: The sequence number of the newest entry to read, by chain.
         firsts: Returns the last entry of each chain that may be deleted.

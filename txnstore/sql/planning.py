@@ -75,7 +75,6 @@ def plan_topic(
     A topic that DuckDB cannot show gets a view that raises the reason, so that it does not hide the others.
 
     Args:
-        connection: The connection to the store.
         topic: The topic, as it is in ``view``.
         view: The view to show.
         isolation: Which records are visible.
@@ -188,7 +187,6 @@ def inspection_files(folder: str, connection: Connection, view: View) -> dict[st
 
     Args:
         folder: The folder below ``txnseg://``.
-        connection: The connection to the store.
         view: The view to show.
     """
     heads = [chain.sequence for chain in view.states]

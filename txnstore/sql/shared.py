@@ -93,7 +93,6 @@ class SharedDatabase:
         """Create a cursor in which the topics that a query names are views of a state.
 
         Args:
-            connection: The connection to the store.
             query: The query that is going to run.
             isolation: Which records are visible.
             view: The view to show.

@@ -95,7 +95,6 @@ def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> st
     """Write the SELECT of the rows of a plan, with the columns and types of a scan, in no particular order.
 
     Args:
-        plan: The plan.
         locate: Returns the path or URL of a segment.
         fresh: The paths of files with further rows, which have all columns of a scan.
     """

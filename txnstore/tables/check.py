@@ -156,7 +156,6 @@ class _Check:
     """One check; collects what is wrong.
 
     Args:
-        connection: The connection to the store.
         published: Reads what was published.
         location: Where the objects of the store are.
         view: What the cut shows; None: its history was deleted.

@@ -26,8 +26,6 @@ def check_lost_entries(connection: Connection, cut: CutDocument, view: View, *, 
     Costs a GET for each chain that has newer entries than the cut. Entries that a vacuum has deleted are not compared.
 
     Args:
-        connection: The connection to the store.
-        cut: The cut.
         view: The chains, not older than the cut.
         compares: Whether to ask for these entries; else only the numbers are compared.
 

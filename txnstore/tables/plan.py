@@ -30,7 +30,6 @@ class Tail:
     """Visible rows to be copied into a file of the table.
 
     Attributes:
-        partition: The partition.
         slices: The slices that have the rows, in offset order; at least one.
     """
 
@@ -104,7 +103,6 @@ def plan_partition(
         partition: Its number.
         shown: Its files in the table.
         slices: What readers of committed records see of it, in offset order.
-        bounds: Its bounds.
         before: Those of the newest snapshot.
         location: Returns the absolute location of a key.
     """
@@ -310,7 +308,6 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
 
     Args:
         before: The files of the newest snapshot.
-        plans: The plans of the partitions.
         written: What was written for them.
     """
     delete, append, overwrite, replace = _Changes(), _Changes(), _Changes(), _Changes()

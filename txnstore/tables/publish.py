@@ -111,9 +111,6 @@ class Publisher:
     """Publishes the tables of a store. Thread-safe; one publication at a time.
 
     What it has read of the newest cut is kept: a later publication reads only what another publisher has changed.
-
-    Args:
-        connection: The connection to the store.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -30,9 +30,7 @@ class TableState:
 
     Attributes:
         key: The key of the metadata.
-        metadata: The metadata.
         groups: The manifests of the current snapshot.
-        files: Its files.
     """
 
     key: str
@@ -50,8 +48,6 @@ class Published:
     """What publishers have written to a store. Nothing is kept.
 
     Args:
-        objects: The objects of the store.
-        store_id: Its id.
         pool: Runs concurrent requests.
         location: Where its objects are.
     """

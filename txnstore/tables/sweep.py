@@ -61,7 +61,6 @@ def tables_in_use(connection: Connection, published: Published, now: int, grace_
     Costs a LIST of the cuts, a GET for two of them, and a GET and a HEAD for each table that the older one has changed.
 
     Args:
-        connection: The connection to the store.
         published: Reads the cuts.
         now: The time of the storage, in ms.
         grace_ms: How long ago an engine may have loaded a table, in ms.
@@ -131,7 +130,6 @@ def unneeded(
     list of each retained snapshot, and for each manifest.
 
     Args:
-        connection: The connection to the store.
         published: Reads what was published.
         in_use: What engines may be reading.
         now: The time of the storage, in ms.

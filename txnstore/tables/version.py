@@ -59,8 +59,6 @@ def plan_table(view: View, topic: CatalogTopic, state: TableState | None, locati
     """What changes in each partition of a topic's table, so that it shows a view.
 
     Args:
-        view: The view.
-        topic: The topic.
         state: What the table has now; None: nothing of this topic.
         location: Where the objects of the store are.
     """
@@ -91,9 +89,7 @@ class TableWork:
     """What one publication does for one table.
 
     Args:
-        connection: The connection to the store.
         view: What is published.
-        topic: The topic.
         state: What the table has now; None: nothing of this topic.
         table: What the newest cut says of it.
     """
@@ -139,7 +135,6 @@ class TableWork:
         """Write the next version, all but its copies under the names that engines look for.
 
         Args:
-            number: Its number.
             now: The time in ms.
             forced: Whether to write one without a change, too.
 

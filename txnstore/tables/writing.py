@@ -33,9 +33,7 @@ class FileWriter:
     """Writes the files of one table.
 
     Args:
-        connection: The connection to the store.
         location: Where its objects are.
-        topic: The topic.
         partitions: How many partitions of it are read together.
     """
 

@@ -52,10 +52,7 @@ def patterns_of(
     """The resources with which a principal may do this, as few patterns as possible.
 
     Args:
-        authorization: The authorization of the store.
-        principal: The principal.
         operation: An operation that no rule for another one implies, such as READ and WRITE.
-        resource_type: The type of the resources.
         names: The names of those that exist: no pattern can say that no rule is for a resource (``allow_if_no_acl``).
     """
     if authorization.mode == "off" or principal in authorization.super_users:

@@ -25,8 +25,6 @@ class Right(NamedTuple):
     """A right that a command needs.
 
     Attributes:
-        operation: The operation.
-        resource_type: On resources of this type.
         names: The names of the resources.
         or_else: Another operation, resource type and name that serves as well; a name of None: any resource.
     """

@@ -14,7 +14,6 @@ class CatalogTopic:
     """A topic of the catalog.
 
     Attributes:
-        name: The name.
         topic_id: The id; a topic that is created again under the same name has another id.
         partitions: The number of partitions.
         schema: The Arrow schema in its text form, or None for a topic of Kafka records.

@@ -14,7 +14,6 @@ def is_outdated(state: State, name: str, topic_id: str | None, version: int | No
     """Whether a chain has a newer version of a topic than this one; None is never outdated.
 
     Args:
-        state: The state of the chain.
         name: The topic.
         topic_id: Its id; a topic with another one is not compared.
         version: The version that is compared with that of the chain.

@@ -19,7 +19,6 @@ class TxnOffsets:
     """Offsets of a group to commit, with the membership of the caller.
 
     Attributes:
-        group: The group.
         offsets: The next offset to read, by partition.
         generation: The generation of the membership; -1 without a membership (OFF-08).
         member_id: The id of the member; empty without a membership.
@@ -50,8 +49,6 @@ class JoinGroup(Command):
     """Join a group, or change the topics of a member. Answered with a :class:`Membership`.
 
     Attributes:
-        group: The group.
-        member_id: The id of the member.
         topics: Pairs of (topic, number of partitions as the caller sees it); another chain may lead the partitions.
         assignor: The assignor that the member asks for.
         session_timeout_ms: The length of the lease in ms.
@@ -77,8 +74,6 @@ class Heartbeat(Command):
     A member of the kind ``consumer`` has no lease: for it the command writes only changes.
 
     Attributes:
-        group: The group.
-        member_id: The id of the member.
         owned: The partitions that the member still reads; it releases the held ones that are neither among these nor
             among its targets. None: it releases none.
         topics: As in :class:`JoinGroup`; None: unchanged.
@@ -128,10 +123,8 @@ class StoreGeneration(Command):
     """Store a generation of a classic group; the gateway that coordinates the group asks. Answered with None.
 
     Attributes:
-        group: The group.
         expected: The generation that is stored; -1 if there is no group, or it has never had members.
         generation: The new one, above ``expected``; the same one if static members are replaced.
-        protocol_type: The type of its protocols.
         protocol: The protocol that the members have agreed on; of no meaning without members.
         leader: The id of the member that has assigned; of no meaning without members.
         members: All members; none: the group is empty.

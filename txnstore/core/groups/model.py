@@ -23,7 +23,6 @@ class CommittedOffset:
     """A committed or pending offset of a group.
 
     Attributes:
-        value: The offset and its metadata.
         commit_position: The number of this offset in the order of all offset commits of the chain. The
             later one wins (OFF-11).
         committed_at: The time of the commit in ms.
@@ -41,7 +40,6 @@ class Member:
     """A member of a group, with a lease of ``session_timeout_ms`` from ``seen_at`` on.
 
     Attributes:
-        member_id: The id of the member.
         topics: The number of partitions that it has seen in each topic that it reads.
         assignor: The assignor that it asks for.
         session_timeout_ms: The length of the lease in ms.
@@ -101,11 +99,9 @@ class ClassicMember:
     """A member of a classic group. A gateway times it; in the chain it has no lease.
 
     Attributes:
-        member_id: The id of the member.
         instance_id: The name of a static member (KIP-345), or None.
         client_id: The ``client.id`` of its requests.
         client_host: The address that they come from.
-        session_timeout_ms: Its session timeout in ms.
         rebalance_timeout_ms: The time that it has to join again in a rebalance, in ms.
         subscription: What it has sent for the protocol of the generation; only its clients know what it means.
         assignment: What the leader has given to it.
@@ -159,7 +155,6 @@ class Group:
     """A consumer group.
 
     Attributes:
-        offsets: The committed offsets.
         pending: The pending offsets of each open transaction, by producer id.
         generation: Grows with every change of the members; -1 before the first member.
         last_producer: The (producer id, epoch) of the last transaction that committed offsets.

@@ -320,8 +320,6 @@ def committed(
 
     Args:
         state: A view, or a state; the state of one of several chains may have offsets of deleted topics (OFF-18).
-        group: The group.
-        tp: The partition.
         require_stable: Refuse if a pending offset of the partition exists (OFF-09, KIP-447). Kafka's consumer always
             sets it.
         strict: Refuse also if a pending offset of any other partition of the group exists.

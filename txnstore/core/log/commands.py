@@ -15,7 +15,6 @@ class Append(Command):
 
     Attributes:
         producer: The producer; with a transactional id the batches belong to its open transaction.
-        batches: The batches.
         offsets: Offsets of groups to commit with the transaction.
         partitions: In the coordinator's chain: partitions of other chains that join the transaction
             (AddPartitionsToTxn).
@@ -84,7 +83,6 @@ class Appended:
     """Where a batch was appended.
 
     Attributes:
-        tp: The partition.
         base_offset: The offset of the first record; -1 if not known, because an end was repeated after a compaction or
             the deletion of the topic.
         limit: The offset after the last record; -1 if not known.

@@ -76,11 +76,7 @@ class Trace(NamedTuple):
 
 
 class Traces:
-    """What entries say of the offsets of some partitions. They are added from the newest to older ones.
-
-    Args:
-        tps: The partitions.
-    """
+    """What entries say of the offsets of some partitions. They are added from the newest to older ones."""
 
     def __init__(self, tps: Iterable[TopicPartition]) -> None:
         #: For each partition by the first offset of a batch, or the offset of a marker.

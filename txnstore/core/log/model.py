@@ -141,8 +141,6 @@ class NewBatch:
     """Rows of a segment that is uploaded, or is to be inlined; they have no offsets yet.
 
     Attributes:
-        topic: The topic.
-        partition: The partition.
         segment: The uploaded segment.
         min_timestamp: The lowest timestamp of its records, in ms.
         max_timestamp: The highest timestamp of its records, in ms.

@@ -79,8 +79,6 @@ def new_log_start(
     """The log start after the records below ``offset`` are deleted: at least the present one.
 
     Args:
-        topic: The topic.
-        tp: The partition.
         partition: Its log.
         offset: The new log start; :data:`HIGH_WATERMARK` for all records.
         holder: The transactional id of a producer id, or None if it is not known.

@@ -21,7 +21,6 @@ def visible(
     """The slices of a partition that a reader sees, in offset order.
 
     Args:
-        tp: The partition.
         partition: Its log.
         isolation: The isolation level.
         start: The first offset; None or an offset below the log start: from the log start.

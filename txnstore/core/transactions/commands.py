@@ -54,7 +54,6 @@ class EndTxn(Command):
     """Append the last batches and offsets, then commit or abort. Answered with :class:`Ended`.
 
     Attributes:
-        producer: The producer.
         outcome: The outcome asked for.
         batches: The batches that are not registered yet.
         offsets: The offsets that are not registered yet.
@@ -104,7 +103,6 @@ class AbortTxn(Command):
     Answered with :class:`DecidedTransaction` if the transaction must be completed in other chains, else with None.
 
     Attributes:
-        transactional_id: The transactional id.
         identity: The (producer id, epoch) of the transaction; without effect on another one. None: any.
         expired_only: The caller has measured that the timeout of the transaction ``identity`` has passed (TMO-01);
             without effect on a prepared transaction, which has none. The times of entries decide nothing here.
@@ -122,7 +120,6 @@ class WriteMarkers(Command):
     Any process may repeat it at any time: an existing marker is not written again (END-08).
 
     Attributes:
-        decided: The transaction.
         after: The coordinator's chain and its entry with the decision.
         copies_current: The chain has current copies of the topics, so an unknown topic is deleted and needs no marker.
             If not set, an unknown topic refuses the command.

@@ -103,7 +103,6 @@ def repeated_batches(
     Args:
         states: For the partition of each batch the state of the chain that leads it.
         txn: The transaction of the producer.
-        command: The append.
     """
     found = [
         find_repeated(states[batch.tp].partition(batch.tp), command.producer, batch, txn.session_epoch)

@@ -61,10 +61,7 @@ class Filter:
 
     Attributes:
         resource_type: The type of the resources, as Kafka's number.
-        resource_name: The name of the resources.
         pattern: How the name is compared.
-        principal: The principal.
-        host: The host.
         operation: The operation, as Kafka's number.
         permission: Whether it is allowed, as Kafka's number.
     """

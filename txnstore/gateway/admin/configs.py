@@ -137,7 +137,6 @@ def described_settings(
     """The settings of a topic, with defaults.
 
     Args:
-        topic: The topic.
         properties: Those of the gateway, which has a default of its own for one setting.
         keys: Only these; None or none: all of Kafka's, and those of txnstore that the topic sets.
         include_synonyms: With all values, the one that counts first.

@@ -49,7 +49,6 @@ class Groups:
     Groups have the fields of DescribeGroups and ListGroups, under kio's names.
 
     Args:
-        services: The services.
         classic: Keeps the classic groups that this gateway coordinates.
         consumers: Times the members of the groups of KIP-848 that it coordinates.
     """

@@ -57,7 +57,6 @@ class Coordinator(ABC, Generic[G]):
     """The groups of one protocol that this gateway coordinates; used in one event loop.
 
     Args:
-        services: The services.
         coordinates: Whether this gateway is the coordinator of a group at the moment. After it has changed, call
             :meth:`release` and :meth:`take_over`.
     """

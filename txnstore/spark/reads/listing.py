@@ -46,7 +46,6 @@ def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> D
     Args:
         spark: The session, which shares this machine.
         ddl: The columns to read, as DDL of Spark SQL.
-        files: The files.
 
     Returns:
         The frame; None if this Spark does not read the log of a file sink.

@@ -46,7 +46,6 @@ class SliceGroup:
     """The slices of one task: of one topic, in the order of partitions and offsets.
 
     Attributes:
-        topic: The topic.
         slices: The slices; one if the task reads a share.
         share: The share of the only slice, of a large segment; None for all of the slices.
     """

@@ -100,7 +100,6 @@ def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Sc
     """The Arrow schema of the columns that Spark requests.
 
     Args:
-        view: The store.
         schema: What Spark requests.
         options: What is read, with its topics.
 

@@ -22,11 +22,6 @@ def root_for_spark(spark: SparkSession, location: Location, sample: Segment) -> 
 
     On S3 this needs hadoop-aws and its settings. One HEAD checks that Spark finds the same object as txnstore; if not,
     a warning says which setting to change.
-
-    Args:
-        spark: The session.
-        location: The store.
-        sample: A segment of the store.
     """
     if not hasattr(spark, "_jvm"):
         return None  # Spark Connect: its server may see other files than this process.

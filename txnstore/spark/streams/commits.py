@@ -37,8 +37,6 @@ def commit_micro_batch(
 
     Args:
         connection: The store; it keeps the epochs of the runs that commit in this process.
-        options: The options of the sink.
-        batch: The micro-batch.
         batches: What its tasks uploaded.
 
     Returns:

@@ -144,7 +144,6 @@ def consumed(
     Args:
         view: A view in which no other run can commit any more.
         store_id: The id of the store that is written.
-        group: The group.
         positions: What the sources of the micro-batch read.
         new: Whether the query has committed nothing yet. Where the group is at the end of its first micro-batch,
             another query has read these records; later, a micro-batch may repeat the offsets of the one before.

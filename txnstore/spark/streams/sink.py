@@ -35,12 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class StreamUploaded(Uploaded):
-    """The batches that a task of a micro-batch uploaded.
-
-    Attributes:
-        query_id: The id of the query.
-        run_id: The id of this run of it.
-    """
+    """The batches that a task of a micro-batch uploaded."""
 
     query_id: str = ""
     run_id: str = ""
@@ -51,7 +46,6 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
     """Appends the micro-batches of a query to one topic, or to the topics in its column ``_topic``.
 
     Args:
-        options: The options of the sink.
         schema: The columns of the query.
     """
 

@@ -77,7 +77,6 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
     """Reads topics as a stream.
 
     Args:
-        options: The options of the stream.
         schema: The columns that the query requests.
     """
 

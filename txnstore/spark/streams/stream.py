@@ -71,7 +71,6 @@ class Stream:
 
     Args:
         connection: The store, for reading.
-        options: The options of the stream.
     """
 
     def __init__(self, connection: Connection, options: StreamOptions) -> None:

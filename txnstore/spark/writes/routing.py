@@ -56,7 +56,6 @@ class SegmentRouter:
     """Uploads the rows of a task: one segment per partition, or several for large partitions.
 
     Args:
-        objects: The object store.
         runtime: Clock and ids.
         topics: The topics that may be written.
         only: The topic of all rows; None if each row names its topic in ``_topic``.

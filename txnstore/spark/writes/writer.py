@@ -104,10 +104,8 @@ def upload_rows(
     """Upload the rows of a task as segments.
 
     Args:
-        location: The store.
         topics: The topics that may be written.
         only: The topic of all rows; None if each row names its topic.
-        rows: The rows.
         first: The partition of the first rows without a key; different for each task, to spread the rows of a job.
         ignored: The columns to leave out.
     """

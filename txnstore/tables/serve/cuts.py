@@ -60,7 +60,6 @@ class StoredCuts:
     The newest one costs a GET, or a few if there is a newer one than before; each other one a GET; metadata a GET.
 
     Args:
-        connection: The connection to the store.
         location: Where its objects are.
         freshness: Publishes a newer cut; None: others do that.
     """

@@ -28,7 +28,6 @@ class Response:
     """A response.
 
     Attributes:
-        status: Its status.
         body: A JSON document; empty: none. It is not sent in response to HEAD.
         headers: Its headers, but for those that describe the body or the connection.
     """

@@ -64,7 +64,6 @@ class _Incoming(io.RawIOBase):
     """What arrives on a connection, within limits of bytes and time that are set for each request.
 
     Args:
-        connection: The connection.
         clock: Returns the time in milliseconds since some time in the past.
     """
 
@@ -349,7 +348,6 @@ def run(server: CatalogServer, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or an interrupt (Ctrl-C); a second one ends the process. Called in the main thread.
 
     Args:
-        server: The server.
         ready: Called as soon as connections are accepted.
     """
     sender, receiver = socket.socketpair()
