@@ -23,62 +23,10 @@ INTERNALS = ROOT / "docs" / "internals"
 STRUCTURE = INTERNALS / "design" / "house.md"
 #: A file or a folder: `core/log/`, `upload.py`, `protocol/test_core_*.py`.
 PATH = re.compile(r"[\w.*/-]*(?:/|\.(?:py|md|rst|toml))")
-SYMBOL = re.compile(r"[A-Za-z_][\w.]*")
-
-
-def _map() -> list[tuple[str, str]]:
-    """The rows of the map of CONTRIBUTING: what is changed, and where."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    lines = text.split("## Where do I change what?")[1].split("\n## ")[0].splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
-    return [(change, " ".join(where)) for change, *where in cells[1:]]
 
 
 def _quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
-
-
-def _defined(path: Path) -> set[str]:
-    """The names that a module defines at its top, and the members of its classes as ``Class.member``."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = _names_of(tree.body)
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{name}" for name in _names_of(node.body)}
-    return names
-
-
-def _names_of(body: list[ast.stmt]) -> set[str]:
-    names = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    for node in body:
-        if isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
-    return names
-
-
-def _untrue(cell: str) -> list[str]:
-    """What a row names and what is not so: paths that do not exist, symbols that are not defined in the file before."""
-    untrue, file = [], None
-    for word in _quoted(cell):
-        if PATH.fullmatch(word):
-            file = next((base / word for base in (CODE, ROOT) if (base / word).exists()), None)
-            untrue += [word] if file is None else []
-        elif SYMBOL.fullmatch(word) and file is not None and file.suffix == ".py":
-            untrue += [] if word in _defined(file) else [word]
-    return untrue
-
-
-@pytest.mark.parametrize("row", _map(), ids=lambda row: row[0])
-def test_map_of_changes_names_what_is_defined_where_it_says(row: tuple[str, str]) -> None:
-    assert _untrue(row[1]) == []
-
-
-def test_map_of_changes_is_found() -> None:
-    assert len(_map()) > 20
-    assert _untrue("`core/grups/`, `core/log/model.py`") == ["core/grups/"]
-    assert _untrue("`core/groups/model.py`: `Grup`, `Group.members`, `Group`") == ["Grup"]
 
 
 def test_tree_of_the_structure_note_names_what_exists() -> None:
@@ -232,7 +180,6 @@ CHANGING = {
     "KeptGroup",
     "KeptMember",
     "Live",
-    "PendingCommand",
     "Polling",
     "QueuedCommand",
     "SegmentFindings",
