@@ -122,9 +122,13 @@ class Buffer:
     # Sealing ----------------------------------------------------------------------------------------------------------
 
     def seal(self, batch: ProducerBatch) -> None:
-        """Close the batch for records and give it an upload. Idempotent, so it can be repeated after an interrupt."""
+        """Close the batch for records and give it an upload. Idempotent, so it can be repeated after an interrupt.
+
+        An interrupted send leaves a batch without rows, which the log does not take: it is removed.
+        """
         if not batch.sealed:
             batch.count()
+        if batch.rows and not batch.sealed:
             batch.upload = self._uploads.task((batch,))
             # An interrupt before this line leaves an open batch; one after it a sealed batch that is still in _open.
             self.sealed[batch], batch.sealed = None, True

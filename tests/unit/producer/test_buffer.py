@@ -20,9 +20,10 @@ from txnstore.errors import (
     StorageRefusedError,
     TransactionAbortedError,
 )
-from txnstore.producer.batches import RECORD_OVERHEAD
+from txnstore.producer.batches import RECORD_OVERHEAD, ProducerBatch
 from txnstore.producer.buffer import Buffer
 from txnstore.producer.futures import RecordFuture
+from txnstore.producer.sender import Sender
 from txnstore.storage.memory import MemoryStore
 
 #: These tests are about uploads, which small commits do without.
@@ -315,3 +316,25 @@ def test_a_batch_whose_seal_was_interrupted_takes_no_records(*, transactional: b
         return interrupted
 
     assert len(list(everywhere(places(Buffer.seal), attempt))) > 5
+
+
+def test_an_interrupted_send_leaves_nothing_that_a_flush_cannot_write() -> None:
+    """Its batch may have been opened without a row."""
+    lengths = set[int]()
+
+    def attempt(interrupter: Interrupter) -> bool:
+        store = new_store(partitions=2)
+        producer = store.producer(linger=None)
+        producer.send("t", b"a", partition=0)
+        interrupted = interrupter.run(lambda: producer.send("t", b"b", partition=1))
+        producer.flush()
+        assert not has_more(producer)
+        assert held(producer) == 0
+        assert values(store) in ([b"a"], [b"a", b"b"])
+        lengths.add(len(values(store)))
+        return interrupted
+
+    assert list(
+        everywhere(places(Sender.send, Sender._open_batch, Buffer.open_batch, ProducerBatch.add_record), attempt)
+    )
+    assert lengths == {1, 2}
