@@ -120,7 +120,14 @@ UNLOADED = {
     "txnstore/sql/shared.py": {"duckdb"},
     "txnstore/sql/session.py": {"duckdb"},
     "txnstore/storage/s3/client.py": {"aiobotocore.session", "s3fs"},
-    "txnstore/storage/s3/obstore.py": {"fsspec.config", "obstore.store", "ssl", "urllib.error", "urllib.request"},
+    "txnstore/storage/s3/obstore.py": {
+        "fsspec.config",
+        "obstore",
+        "obstore.store",
+        "ssl",
+        "urllib.error",
+        "urllib.request",
+    },
     "txnstore/storage/s3/session.py": {"aiobotocore.httpsession", "aiohttp", "botocore.exceptions"},
     "txnstore/storage/s3/settings.py": {
         "botocore",

@@ -256,8 +256,13 @@ class ObstoreRequests(Requests):
         return []
 
     async def date(self) -> str | None:
-        endpoint, in_host = endpoint_of(self._settings.endpoint, self.bucket, self._settings.style)
-        url = endpoint if in_host else f"{endpoint}/{self.bucket}"
+        from obstore import sign_async
+
+        if await self._settings.credentials() is None:
+            endpoint, in_host = endpoint_of(self._settings.endpoint, self.bucket, self._settings.style)
+            url = endpoint if in_host else f"{endpoint}/{self.bucket}"
+        else:
+            url = await self._ask(lambda store: sign_async(store, "HEAD", "", timedelta(minutes=5)))
         return await asyncio.to_thread(_date, url, self._settings.verify, self._settings.read_timeout)
 
     async def _ask(self, request: Callable[[Any], Awaitable[T]], mib: int = 1) -> T:
@@ -350,7 +355,7 @@ def _before(prefix: str) -> str:
 
 
 def _date(url: str, verify: bool | str | None, timeout: float) -> str | None:
-    """The header ``Date`` of the answer to an unsigned HEAD, which may be refused."""
+    """The header ``Date`` of the answer to a HEAD of a bucket, which may be refused."""
     import ssl
     from urllib.error import HTTPError, URLError
     from urllib.request import HTTPSHandler, Request, build_opener
