@@ -25,7 +25,7 @@ from typing import Any
 
 import txnstore
 from benchmarks.measure import Result
-from tests.harness.kafka.cluster import Cluster, VirtualMachine
+from tests.compat.broker.cluster import Cluster, VirtualMachine
 
 #: The jars of the broker.
 LIBS = Path("build/kafka/libs")

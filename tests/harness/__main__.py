@@ -152,7 +152,7 @@ def differential(arguments: list[str]) -> Iterator[Command]:
 def migration(arguments: list[str]) -> Iterator[Command]:
     """Fetch Kafka by Maven, and migrate a topic from its broker."""
     needs.java()
-    yield _module("harness.kafka.migration", needs.jars("libs"), needs.jars("spark"), arguments=arguments)
+    yield _module("compat.broker.migration", needs.jars("libs"), needs.jars("spark"), arguments=arguments)
 
 
 def kafka(arguments: list[str]) -> Iterator[Command]:
@@ -165,22 +165,22 @@ def kafka(arguments: list[str]) -> Iterator[Command]:
 def kafka_traces(arguments: list[str]) -> Iterator[Command]:
     """Replay the recorded traces of a broker at gateways with Kafka's own clients."""
     needs.java()
-    yield _module("harness.kafka.traces", needs.jars("libs"), arguments=arguments)
+    yield _module("compat.broker.traces", needs.jars("libs"), arguments=arguments)
 
 
 def kafka_tests(arguments: list[str]) -> Iterator[Command]:
     """Run Kafka's own tests of its Java clients against gateways; --short takes less than five minutes."""
     needs.java()
-    compiled = needs.classes("tests", needs.ROOT / "tests" / "harness" / "kafka_clients" / "java")
-    yield _module("harness.kafka_clients", needs.jars("tests"), compiled, arguments=arguments)
+    compiled = needs.classes("tests", needs.ROOT / "tests" / "compat" / "kafka_clients" / "java")
+    yield _module("compat.kafka_clients", needs.jars("tests"), compiled, arguments=arguments)
 
 
 def kafka_programs(arguments: list[str]) -> Iterator[Command]:
     """Run Kafka's tools, Streams and Connect, and Spark against gateways; --short takes two minutes."""
     needs.java()
-    compiled = needs.classes("programs", needs.ROOT / "tests" / "harness" / "kafka_programs" / "java")
+    compiled = needs.classes("programs", needs.ROOT / "tests" / "compat" / "kafka_programs" / "java")
     folders = (needs.jars("programs"), compiled, needs.jars("spark"))
-    yield _module("harness.kafka_programs", *folders, arguments=arguments)
+    yield _module("compat.kafka_programs", *folders, arguments=arguments)
 
 
 def readers(arguments: list[str]) -> Iterator[Command]:
@@ -232,7 +232,7 @@ INSTRUMENTS: dict[str, Instrument] = {
     "kafka-traces": kafka_traces,
     "kafka-tests": kafka_tests,
     "kafka-programs": kafka_programs,
-    "foreign-clients": plain("harness.foreign", "Run other clients' tests: franz-go, kafka-python, confluent, kcat."),
+    "foreign-clients": plain("compat.foreign", "Run other clients' tests: franz-go, kafka-python, confluent, kcat."),
     "fuzz-gateway": plain("harness.gateway_fuzz", "Send a gateway frames that are nearly valid."),
     "memory-gateway": plain("harness.gateway_memory", "Measure the memory of a gateway under hostile clients."),
     "amounts": plain("harness.amounts", "Count the lines of code and the words of documents."),

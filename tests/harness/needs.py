@@ -22,13 +22,13 @@ SERVERS = {
 }
 SERVER_PROGRAMS = BUILD / "s3" / "bin"
 
-_HARNESS = ROOT / "tests" / "harness"
+_COMPAT = ROOT / "tests" / "compat"
 #: The pom that names the jars of each folder below build/kafka.
 POMS = {
-    "libs": _HARNESS / "kafka" / "pom.xml",
-    "spark": _HARNESS / "kafka" / "spark-pom.xml",
-    "tests": _HARNESS / "kafka_clients" / "pom.xml",
-    "programs": _HARNESS / "kafka_programs" / "pom.xml",
+    "libs": _COMPAT / "broker" / "pom.xml",
+    "spark": _COMPAT / "broker" / "spark-pom.xml",
+    "tests": _COMPAT / "kafka_clients" / "pom.xml",
+    "programs": _COMPAT / "kafka_programs" / "pom.xml",
 }
 ICEBERG_SPARK = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 
@@ -73,7 +73,7 @@ def server(name: str) -> Path:
     made(
         BUILD / "s3" / name,
         [module.encode()],
-        lambda: _run(str(_HARNESS / "s3" / "build"), module, str(SERVER_PROGRAMS)),
+        lambda: _run(str(ROOT / "tests" / "harness" / "s3" / "build"), module, str(SERVER_PROGRAMS)),
     )
     return SERVER_PROGRAMS
 

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.compat.broker import BrokerDriver, RunningBroker
+from tests.compat.broker.at_gateway import gateway_comparison
+from tests.compat.broker.gateway import GatewayDriver, ServedHistories
 from tests.harness.differential import Comparison, MismatchError, ModelDriver, StoreDriver
 from tests.harness.differential.difference import Difference
-from tests.harness.kafka import BrokerDriver, RunningBroker
-from tests.harness.kafka.at_gateway import gateway_comparison
-from tests.harness.kafka.gateway import GatewayDriver, ServedHistories
 from tests.harness.model import Log, Transaction
 from tests.helpers.connections import connection_of
 

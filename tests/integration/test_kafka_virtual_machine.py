@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.kafka.cluster import VirtualMachine
+from tests.compat.broker.cluster import VirtualMachine
 
 
 def test_java_objects_that_outlive_their_machine_are_not_released(

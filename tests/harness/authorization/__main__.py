@@ -10,11 +10,11 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.compat.broker.running import RunningBroker
 from tests.harness.authorization.comparison import Difference, Run, run_history
 from tests.harness.authorization.history import USERS
 from tests.harness.authorization.on_broker import OnBroker, broker_settings
 from tests.harness.authorization.on_store import OnStore
-from tests.harness.kafka.running import RunningBroker
 from txnstore import BlockedReadWarning
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from tests.compat.broker.client import SETTINGS as PRODUCER_SETTINGS
+from tests.compat.broker.cluster import again, credentials
+from tests.compat.broker.driver import CLIENT_ERRORS, MESSAGES
+from tests.compat.broker.running import RunningBroker, retried
 from tests.harness.authorization.history import ADMIN, GROUP_NAMES, USERS, Op
-from tests.harness.kafka.client import SETTINGS as PRODUCER_SETTINGS
-from tests.harness.kafka.cluster import again, credentials
-from tests.harness.kafka.driver import CLIENT_ERRORS, MESSAGES
-from tests.harness.kafka.running import RunningBroker, retried
 
 #: What a broker of these histories needs: everyone on the listener without users is a super user.
 AUTHORIZER = {

@@ -14,12 +14,12 @@ import json
 import sys
 from pathlib import Path
 
+from tests.compat.broker import BrokerDriver, RunningBroker
+from tests.compat.broker.cluster import release_of
 from tests.harness.differential.compare import SESSIONS
 from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.replay import MismatchError, record, replay
 from tests.harness.differential.store_driver import StoreDriver
-from tests.harness.kafka import BrokerDriver, RunningBroker
-from tests.harness.kafka.cluster import release_of
 from tests.harness.traces import MODEL, Trace
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.compat.broker.cluster import VirtualMachine
 from tests.harness.gateway.client import Assigned, EndedError, Places, Read, RefusedError
 from tests.harness.gateway.plan import (
     HEARTBEAT_INTERVAL_MS,
@@ -16,7 +17,6 @@ from tests.harness.gateway.plan import (
     TRANSACTION_TIMEOUT_MS,
     ClientTask,
 )
-from tests.harness.kafka.cluster import VirtualMachine
 
 _TEXT = "org.apache.kafka.common.serialization.String"
 #: After these the same call is to be repeated; after those the producer cannot continue.

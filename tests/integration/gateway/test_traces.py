@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.kafka.gateway import ServedHistories
-from tests.harness.kafka.traces import replay_at
+from tests.compat.broker.gateway import ServedHistories
+from tests.compat.broker.traces import replay_at
 from tests.harness.traces import traces
 
 LIBS = Path(__file__).parents[3] / "build" / "kafka" / "libs"

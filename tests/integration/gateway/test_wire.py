@@ -1,6 +1,6 @@
 """Responses of a gateway, field by field, compared with recorded ones of a broker of Kafka 4.4.
 
-``tests/harness/wire`` has the scenarios, whose docstrings cite the items of the list of conformance, and the
+``tests/compat/wire`` has the scenarios, whose docstrings cite the items of the list of conformance, and the
 differences that are allowed.
 """
 
@@ -14,10 +14,10 @@ from functools import cache
 
 import pytest
 
+from tests.compat.wire.connection import Wire
+from tests.compat.wire.differences import ALLOWED, Difference, differences
+from tests.compat.wire.scenarios import SCENARIOS
 from tests.harness.traces import FOLDER, responses, responses_text
-from tests.harness.wire.connection import Wire
-from tests.harness.wire.differences import ALLOWED, Difference, differences
-from tests.harness.wire.scenarios import SCENARIOS
 from tests.helpers.gateway import serving
 from txnstore.gateway import server
 from txnstore.storage.memory import MemoryStore

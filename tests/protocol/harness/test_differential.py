@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from tests.harness.kafka import RunningBroker
+from tests.compat.broker import RunningBroker
 from tests.harness.model import Producer
 from tests.helpers.random_histories import (
     GROUPS,

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.compat.broker import RunningBroker
 from tests.harness.authorization import Difference, OnStore, run_history
 from tests.harness.authorization.history import ADMIN, USERS, Op
 from tests.harness.authorization.on_broker import OnBroker, broker_settings
-from tests.harness.kafka import RunningBroker
 from tests.helpers.random_histories import KAFKA, MORE
 
 pytestmark = pytest.mark.filterwarnings("ignore::txnstore.BlockedReadWarning")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from tests.harness.kafka import RunningBroker
+from tests.compat.broker import RunningBroker
 from tests.helpers.random_histories import IDS, KAFKA, MORE, SETTINGS, TIMEOUTS, Histories, running
 from tests.protocol.harness.test_differential import Applications
 

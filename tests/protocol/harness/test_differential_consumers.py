@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from tests.harness.kafka import RunningBroker
+from tests.compat.broker import RunningBroker
 from tests.harness.model.consumer import Consumer
 from tests.helpers.random_histories import IDS, MORE, SETTINGS, TIMEOUTS, Histories, running
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.harness.foreign.__main__ import EXPECTED
-from tests.harness.foreign.kcat import CASES
-from tests.harness.foreign.parsing import parse_go, parse_junit, short
-from tests.harness.foreign.suites import SUITES
-from tests.harness.kafka_clients.outcomes import Case, Result, read_expected
+from tests.compat.foreign.__main__ import EXPECTED
+from tests.compat.foreign.kcat import CASES
+from tests.compat.foreign.parsing import parse_go, parse_junit, short
+from tests.compat.foreign.suites import SUITES
+from tests.compat.kafka_clients.outcomes import Case, Result, read_expected
 
 
 def _event(action: str, test: str | None, **more: object) -> str:

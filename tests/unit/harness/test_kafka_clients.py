@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.kafka_clients.outcomes import (
+from tests.compat.kafka_clients.outcomes import (
     Case,
     Result,
     accepted,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.broker.cluster import again, release_of
+from tests.compat.broker.upkeep import REST, newest_timestamp, settings_of
+from tests.compat.broker.view import ABORTED, BATCH, CONTROL, OVERHEAD, batches, markers
 from tests.harness.differential.__main__ import main
-from tests.harness.kafka.cluster import again, release_of
-from tests.harness.kafka.upkeep import REST, newest_timestamp, settings_of
-from tests.harness.kafka.view import ABORTED, BATCH, CONTROL, OVERHEAD, batches, markers
 
 #: A partition of Kafka 4.4: one record and a commit, one record and an abort. Producer id 0, epochs 0 and 1.
 LOG = bytes.fromhex(

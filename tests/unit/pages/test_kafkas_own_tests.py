@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from tests.harness.kafka_clients.__main__ import SHORT
-from tests.harness.kafka_clients.outcomes import EVERY, read_expected
+from tests.compat.kafka_clients.__main__ import SHORT
+from tests.compat.kafka_clients.outcomes import EVERY, read_expected
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "kafka-differences.md").read_text(encoding="utf-8")
 _SECTION = _PAGE.split("\n### Kafka's own tests\n")[1].split("\n## ")[0]
