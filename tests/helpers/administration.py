@@ -34,7 +34,7 @@ def open_everywhere(store: Store, name: str, **options: Any) -> Producer:
 
 
 def decided(store: Store, clock: ManualClock, outcome: Outcome = Outcome.COMMIT) -> None:
-    """A transaction that is decided by a process that dies before it has told the other chains."""
+    """A transaction that is decided by a process that dies before it has written to the other chains."""
     dying = process(connection_of(store).counts.inner, clock, background=DeferredExecutor)
     producer = open_everywhere(dying, name_of(store))
     producer.send_offsets({T0: 5}, groups_of(store, 0))

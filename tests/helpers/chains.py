@@ -73,7 +73,7 @@ class Cluster:
         return result
 
     def delete(self, name: str) -> None:
-        """Delete a topic in the catalog, closed in the other chains before; they are not told of the deletion."""
+        """Delete a topic in the catalog, closed in the other chains before; the deletion is not copied to them."""
         for number in range(1, len(self.states)):
             self.do(number, CloseTopic(name, self.states[0].topics[name].revision))
         self.do(0, DeleteTopic(name))

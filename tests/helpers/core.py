@@ -222,7 +222,7 @@ class World:
 
 @dataclass
 class Client:
-    """A producer as the shell drives it: it numbers its batches from 0 in each epoch, and adopts what it is told."""
+    """A producer as the shell drives it: it numbers its batches from 0 in each epoch, and adopts what answers say."""
 
     world: World
     identity: ProducerIdentity

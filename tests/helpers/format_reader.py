@@ -175,15 +175,15 @@ def _topic(state: State, event: Json) -> None:
 @needed(READERS, "TopicDeleted")
 def _topic_deleted(state: State, event: Json) -> None:
     name = event["name"]
-    gone = [(name, number) for number in range(state.topics.pop(name)["partitions"])]
-    led = [tp for tp in gone if tp in state.partitions]
+    deleted = [(name, number) for number in range(state.topics.pop(name)["partitions"])]
+    led = [tp for tp in deleted if tp in state.partitions]
     for tp in led:
         remove(state, list(state.partitions.pop(tp)["batches"].values()))
     for txn in state.transactions.values():
         txn["partitions"] = [tp for tp in txn["partitions"] if tuple(tp) not in led]
     for group in state.groups.values():
         for offsets in (group["offsets"], *group["pending"].values()):
-            for tp in gone:
+            for tp in deleted:
                 if tp in offsets and offsets[tp]["topic_id"] in (None, event["topic_id"]):
                     del offsets[tp]
     if state.chain != 0:

@@ -43,7 +43,7 @@ class Story:
         self.events.append((event.time, event))
 
     def history(self, decisions: Sequence[Decision] | None = None, compacted: Iterable[str] = ()) -> History:
-        """What was told so far."""
+        """The narrative so far."""
         ordered = [event for _, event in sorted(self.events, key=lambda pair: pair[0])]
         return history_of(ordered, decisions, compacted)
 

@@ -25,7 +25,7 @@ INPUT = TopicPartition("in", 0)
 
 @dataclass
 class Ledger:
-    """What callers of the store were told, over all lives of the job."""
+    """What the store returned to callers, over all lives of the job."""
 
     steps: int = 0
     plain: list[bytes] = field(default_factory=list)

@@ -58,7 +58,7 @@ Need = tuple[Named, ...]
 
 ACTION: Named = ("CLUSTER_ACTION", "CLUSTER", CLUSTER)
 ALTER: Named = ("ALTER", "CLUSTER", CLUSTER)
-#: What follows from other events, whoever writes it.
+#: What follows from other events, in the entry of any principal.
 _CONSEQUENCES = (Observed, SessionContinued, MarkerWritten, GroupMarkerWritten, TxnCompleted, ProducerFenced)
 _MAINTENANCE = (
     SegmentsReplaced,
@@ -74,7 +74,7 @@ CHANGES = (AuthorizationChanged, AclCreated, AclDeleted)
 
 
 def needs(state: State, event: Event, names: Mapping[int, str]) -> list[Need]:  # noqa: C901, PLR0912 - a table
-    """The rights that whoever asked for an event needed.
+    """The rights that the principal that asked for an event needed.
 
     Args:
         state: The state of the chain before the event.

@@ -78,7 +78,7 @@ _FAULTS = (
     ids=lambda value: getattr(value, "value", value),
 )
 def test_a_fault_at_any_request_is_survived_without_a_restart(fault: Fault, chains: int) -> None:
-    """OBJ-15: each request fails once; a late duplicate arrives when everything is over, and then the power fails.
+    """OBJ-15: each request fails once; a late duplicate arrives when everything has ended, and then the power fails.
 
     A read fails alike with all faults but one, which does nothing to it: it has the first only.
     """

@@ -255,7 +255,7 @@ def test_files_of_a_kafka_connector_are_migrated_once(
 
 
 def test_a_file_of_bare_values_is_refused(tmp_path: Path) -> None:
-    """A connector that is not told to writes only values, which would become records without any."""
+    """A connector without that setting writes only values, which would become records without any."""
     path = tmp_path / "topics" / "orders" / "partition=0" / "orders+0+0000000000.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"amount": 3}\n')

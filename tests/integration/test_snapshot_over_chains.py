@@ -93,7 +93,7 @@ def _sql_elsewhere(store: Store, snapshot: Snapshot) -> list[bytes]:
 
 
 def _spark(store: Store, snapshot: Snapshot) -> list[bytes]:
-    """What the tasks of a Spark read are told to read."""
+    """What the tasks of a Spark read are planned to read."""
     groups = plan(connection_of(store), snapshot.view, read_options({"path": store.url, "topic": "t"}))
     return [
         value

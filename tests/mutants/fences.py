@@ -43,7 +43,7 @@ FENCES = (
         Coordinator._is_old,
         "return $now - $added.timestamp > MAX_ADDED_AGE_MS // 2",
         "return False",
-        test="protocol/producer/test_two_phase.py::test_long_transaction_over_chains_goes_on_after_days",
+        test="protocol/producer/test_two_phase.py::test_long_transaction_over_chains_continues_after_days",
     ),
     Mutant(
         "a prepared transaction accepts late batches in other chains",

@@ -90,7 +90,7 @@ TRANSACTIONS = (
         settings=_SESSIONS,
     ),
     Mutant(
-        "other chains are not told the epoch of the client",
+        "other chains do not get the epoch of the client",
         Coordinator._added,
         "$state.timestamp, $txn.session_epoch)",
         "$state.timestamp)",

@@ -151,8 +151,8 @@ class PlainTable:
         table = pq.read_table(pa.BufferReader(data))
         if table.num_rows != entry.file["record_count"]:
             raise TableError(f"{entry.path} has {table.num_rows} rows, not as its manifest says")
-        gone = self.positions(entry, deletes)
-        if gone and max(gone) >= table.num_rows:
+        deleted = self.positions(entry, deletes)
+        if deleted and max(deleted) >= table.num_rows:
             raise TableError(f"a row of {entry.path} is deleted that it does not have")
         identity = {source: entry.file["partition"][name] for source, name in self._identities()}
         ids = _ids(table.schema, mapping)
@@ -161,7 +161,7 @@ class PlainTable:
         names = {number: name for name, number in ids.items()}
         for place, row in enumerate(table.to_pylist()):
             _check_bounds(entry, row)
-            if place not in gone:
+            if place not in deleted:
                 yield {each["name"]: _column(each, row, names, mapping, identity) for each in fields}
 
     def positions(self, entry: Entry, deletes: list[Entry]) -> set[int]:

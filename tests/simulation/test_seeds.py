@@ -33,7 +33,7 @@ def test_a_few_seeds_show_no_anomaly(first: int) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(FEW, FEW + MANY, AT_ONCE))
 def test_many_seeds_show_no_anomaly(first: int) -> None:
-    """The same, and all that can go wrong has gone wrong on the way; in several tests, for many processes."""
+    """The same, and every fault has occurred on the way; in several tests, for many processes."""
     results = [one(seed, None) for seed in range(first, first + AT_ONCE)]
     assert _anomalies(results) == []
     assert sum(result.operations.get("txn ok", 0) for result in results) > AT_ONCE

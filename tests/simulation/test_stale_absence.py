@@ -56,7 +56,7 @@ def test_an_entry_whose_successor_exists_is_hidden(world: World) -> None:
     assert world.hidden == {keys.entry(0, 10)}
 
 
-def test_an_entry_is_not_hidden_from_a_look_that_was_told_that_it_has_no_successor(world: World) -> None:
+def test_an_entry_is_not_hidden_from_a_look_that_found_no_successor_of_it(world: World) -> None:
     """The requests of a look overlap, and the process pauses between two of them. Seed 920763 has shown it.
 
     No chain could notice the hole: each later name was asked for before there was an entry.

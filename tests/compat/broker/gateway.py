@@ -155,7 +155,7 @@ class GatewayDriver(BrokerDriver):
     # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:
-        config = {"segment.format": "arrow", **op.get("config", {})}  # Small records, which nobody compresses.
+        config = {"segment.format": "arrow", **op.get("config", {})}  # Small records, which are not compressed.
         self._view.create_topic(op["topic"], op.get("partitions", 1), config)
 
     def op_tick(self, op: Op) -> None:

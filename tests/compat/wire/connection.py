@@ -110,7 +110,7 @@ class Wire:
 
     def producer(self, transactional_id: str | None = None, timeout_ms: int = 60_000) -> tuple[int, int]:
         """A new producer id and epoch."""
-        fields = {"transactional_id": transactional_id, "transaction_timeout": timeout_ms, **NOBODY}
+        fields = {"transactional_id": transactional_id, "transaction_timeout": timeout_ms, **NO_PRODUCER}
         answer = self.ask(Api.INIT_PRODUCER_ID, 5, fields)
         assert answer.error_code is ErrorCode.none, answer
         return answer.producer_id, answer.producer_epoch
@@ -206,7 +206,7 @@ def prefixed(value: Any, prefix: str, name: str = "") -> Any:
     return prefix + value if name in _NAMES and isinstance(value, str) and value and not is_setting else value
 
 
-NOBODY = {"producer_id": -1, "producer_epoch": -1}
+NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
 def codes(answer: Any) -> list[ErrorCode]:

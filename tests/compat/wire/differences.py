@@ -136,7 +136,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "responses.partition_responses.log_start_offset",
         r"\d+",
         "-1",
-        "an error comes without the log start, which only an answer that nobody gives any more needs",
+        "an error comes without the log start, which only an answer of older brokers needs",
     ),
     Allowed("appends", "no records, .*", "", "no answer", ".*", "a broker does not answer"),
     Allowed(

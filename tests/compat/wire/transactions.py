@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compat.wire.connection import NOBODY, Wire, batch, ended, produced
+from tests.compat.wire.connection import NO_PRODUCER, Wire, batch, ended, produced
 from txnstore.gateway.apis import Api
 
 UNKNOWN_PRODUCER = 987_654_321
@@ -12,7 +12,7 @@ UNKNOWN_PRODUCER = 987_654_321
 
 def init(transactional_id: str | None, who: tuple[int, int] | None = None, timeout_ms: int = 60_000) -> dict[str, Any]:
     """The fields of InitProducerId."""
-    identity = NOBODY if who is None else {"producer_id": who[0], "producer_epoch": who[1]}
+    identity = NO_PRODUCER if who is None else {"producer_id": who[0], "producer_epoch": who[1]}
     return {"transactional_id": transactional_id, "transaction_timeout": timeout_ms, **identity}
 
 

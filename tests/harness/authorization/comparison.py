@@ -87,8 +87,8 @@ def run_history(seed: int, reference: OnStore, others: Mapping[str, Side], lengt
         for name, shown in seen:
             expected = _as_far_as_shown(visible, shown, history.held_back)
             if shown != expected:
-                told = {key: (expected[key], shown[key]) for key in expected if shown[key] != expected[key]}
-                raise Difference(seed, ops, name, f"after {answer}: {told}")
+                differing = {key: (expected[key], shown[key]) for key in expected if shown[key] != expected[key]}
+                raise Difference(seed, ops, name, f"after {answer}: {differing}")
         before = visible
     return run
 

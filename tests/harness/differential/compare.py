@@ -117,7 +117,7 @@ class Comparison:
 
 
 def _without_nothing(observed: Mapping[str, Any]) -> dict[str, Any]:
-    """What was told, with an answer only if there is one."""
+    """What was observed, with an answer only if there is one."""
     return {"error": None, **{key: value for key, value in observed.items() if value is not None}}
 
 

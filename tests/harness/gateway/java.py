@@ -165,7 +165,7 @@ class Consumer:
         own = sorted((each.topic(), each.partition()) for each in self.consumer.assignment())
         if (metadata.memberId(), metadata.generationId(), own) != self._membership:
             self._membership = metadata.memberId(), metadata.generationId(), own
-            self._assigned(own, own)  # What it has kept is not told from what was lost and given back.
+            self._assigned(own, own)  # What it has kept is not distinguished from what was lost and given back.
         reads, records = [], found.iterator()
         while records.hasNext():
             each = records.next()

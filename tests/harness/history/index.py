@@ -130,7 +130,7 @@ class Index:
         """Whether a reader of committed records has polled the value in an ``ok`` operation."""
         return any(op.committed_reads for op in self.readers.get(place, ()))
 
-    def gone(self, key: str, offset: int | None) -> bool:
+    def may_be_deleted(self, key: str, offset: int | None) -> bool:
         """Whether the record may have been deleted: below the log start, or in a key under log compaction.
 
         ``offset``: None if its writer died before it learned it.

@@ -77,7 +77,7 @@ def _step(index: Index, key: str, before: tuple[int, Value], after: tuple[int, V
         return "nonmonotonic-poll" if after[0] <= before[0] else None
     if two <= one:
         return "nonmonotonic-poll"
-    if all(index.gone(key, offset) for offset in order.offsets[one + 1 : two]):
+    if all(index.may_be_deleted(key, offset) for offset in order.offsets[one + 1 : two]):
         return None
     return "poll-skip"
 

@@ -51,7 +51,7 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
         read = [number for value, number in order.first.items() if index.read((key, value))]
         bound = max(read, default=-1)
         for value, last in order.last.items():
-            if last > bound or index.read((key, value)) or index.gone(key, order.offsets[last]):
+            if last > bound or index.read((key, value)) or index.may_be_deleted(key, order.offsets[last]):
                 continue
             sent = index.writers.get((key, value))
             if sent is None or not index.committed(sent[0]):
@@ -68,7 +68,7 @@ def unseen(index: Index) -> Iterator[Anomaly]:
     for (key, value), (op, send) in index.writers.items():
         if key not in final or not index.committed(op) or index.read((key, value)):
             continue
-        if index.gone(key, send.offset):
+        if index.may_be_deleted(key, send.offset):
             continue
         where = f" at {send.offset}" if send.offset is not None else ""
         yield anomaly("unseen", f"{value!r}{where} was never read; {op}", op, key=key)

@@ -31,7 +31,7 @@ def torn(index: Index) -> Iterator[Anomaly]:
 def _must_show(index: Index, snapshot: Snapshot, send: Send) -> bool:
     """Whether a snapshot must show this record if it is committed: its offset is known and below the LSO."""
     offset, bounds = index.offset(send), snapshot.bounds.get(send.key)
-    if send.key not in snapshot.records or bounds is None or index.gone(send.key, offset or 0):
+    if send.key not in snapshot.records or bounds is None or index.may_be_deleted(send.key, offset or 0):
         return False
     if offset is None:
         return bounds.lso == bounds.hw  # Its offset is unknown, but the whole key is decided.

@@ -1,4 +1,4 @@
-"""What is interrupted: each client does one step at a time, and notes what it was told about each record."""
+"""What is interrupted: each client does one step at a time, and notes the outcome of each record."""
 
 from __future__ import annotations
 

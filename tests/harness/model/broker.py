@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.harness.model.group import NOBODY, Claim, Group, Marker, Write
+from tests.harness.model.group import NO_MEMBER, Claim, Group, Marker, Write
 from tests.harness.model.log import NO_PRODUCER, Log, Record, RefusedError
 
 #: The last epoch that a client may hold (INIT-07).
@@ -64,7 +64,7 @@ class Offsets:
 
     group: str
     offsets: dict[str, int]
-    claim: Claim = NOBODY
+    claim: Claim = NO_MEMBER
 
 
 class Broker:

@@ -38,7 +38,7 @@ class Claim:
 
 
 #: The membership of a commit that names no member.
-NOBODY = Claim()
+NO_MEMBER = Claim()
 
 
 class Group:
@@ -81,7 +81,7 @@ class Group:
         """
         if claim.generation < 0 and not self.members:
             return
-        if claim == NOBODY:
+        if claim == NO_MEMBER:
             if not transactional:
                 raise RefusedError("UNKNOWN_MEMBER_ID")
             return

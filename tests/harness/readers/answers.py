@@ -350,7 +350,7 @@ def _compare_consumed(
 ) -> None:
     """A consumer sees each record in order, as it was at one of the moments, and none twice.
 
-    ``first`` is None if its process may begin with what it knew some time before: records that are gone now.
+    ``first`` is None if its process may begin with what it knew some time before: records that are deleted now.
     """
     assert history.reading is not None
     moments = shown_in(history.reading, shown.name)
@@ -495,8 +495,8 @@ def _files_by_duckdb(plain_table: PlainTable, condition: filters.Filter) -> list
             except duckdb_of.BinderException:  # A column is newer than the file.
                 everything = connection.sql(f"select * from {source}").to_arrow_table().to_pylist()
                 found = [row for row in everything if condition.holds(dict.fromkeys(condition.names) | row) is True]
-            gone = plain_table.positions(entry, deletes)
-            rows += [{**row, "_partition_id": entry.partition} for row in found if row["position"] not in gone]
+            deleted = plain_table.positions(entry, deletes)
+            rows += [{**row, "_partition_id": entry.partition} for row in found if row["position"] not in deleted]
     return rows
 
 

@@ -464,8 +464,8 @@ class History:
             raise DifferenceError("look", f"the log of {topic.name} begins at {start}, no longer at {part.log_start}")
         config = topic.config
         age = int(config.get("retention.ms", -1))
-        gone = [rec for offset, rec in part.present.items() if offset < start]
-        old = age >= 0 and all(rec.timestamp is not None and rec.timestamp < self.clock() - age for rec in gone)
+        deleted = [rec for offset, rec in part.present.items() if offset < start]
+        old = age >= 0 and all(rec.timestamp is not None and rec.timestamp < self.clock() - age for rec in deleted)
         allowed = "delete" in config.get("cleanup.policy", "delete") and (
             old or int(config.get("retention.bytes", -1)) >= 0
         )

@@ -128,7 +128,7 @@ class Administrator(Actor):
             if not (isinstance(error, InvalidConfigError) and self._resigns):
                 self.check_expected(process, "change of rules", error, expected)
             return False
-        rulebook.told(catalog._drafts._writer_id, before)
+        rulebook.acknowledged(catalog._drafts._writer_id, before)
         return True
 
 

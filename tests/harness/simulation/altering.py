@@ -30,7 +30,7 @@ _LIMITS: tuple[Mapping[str, object], ...] = (
     {"retention.bytes": "0"},
 )
 _KEEPS: Mapping[str, object] = {"cleanup.policy": None, "min.cleanable.dirty.ratio": None, "retention.bytes": None}
-#: What a producer may be told that is out of step with time, as elsewhere.
+#: Errors that a producer may get after the event that caused them, as elsewhere.
 _LATE = (ProducerFencedError, UploadExpiredError)
 
 

@@ -84,7 +84,7 @@ def _compare(store: Store, journal: Journal, partitions: int, when: str) -> Iter
 
 
 def _lost(log: list[Written], present: dict[int, tuple[bytes | None, int | None]], clean_until: int) -> Iterator[str]:
-    """What is missing, and what should be gone. Above the checkpoint a clean may remove superseded records, too.
+    """What is missing, and what should be deleted. Above the checkpoint a clean may remove superseded records, too.
 
     The newest record below the checkpoint stays even if a newer one follows above: that one was undecided, or not yet
     visible to all.

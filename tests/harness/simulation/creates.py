@@ -38,7 +38,7 @@ class Creates:
         """Make the request, which may be refused, unless an earlier one with other bytes may still take effect.
 
         That is no harm for a boundary: each one that a vacuum may offer is right. Nor for a lease, which is advice: one
-        of a compaction that has failed is over by itself. Nor for a cut of tables: each that may follow is right.
+        of a compaction that has failed expires by itself. Nor for a cut of tables: each that may follow is right.
         """
         if any(number(key) is not None for number in (boundary_number, lease_number, cut_number)):
             return request()

@@ -2,7 +2,7 @@
 
 The model is that of a folder (:mod:`txnstore.storage.local`): a write changes a name, then syncs the folder of the
 name. If the sync fails, all processes see the change, but it lasts only from the next successful sync of that folder
-on, whoever makes it. Reads and lists sync nothing. A loss of power ends all processes, and each name has the object
+on, of any process. Reads and lists sync nothing. A loss of power ends all processes, and each name has the object
 again that it had when its folder was synced last.
 """
 

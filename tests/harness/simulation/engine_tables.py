@@ -66,7 +66,7 @@ class Look:
         who: The engine, and how it has found the table.
         topic: The topic.
         topic_id: Its id.
-        heads: The last entry of each chain that the snapshot shows, as the engine was told.
+        heads: The last entry of each chain that the snapshot shows, as the engine read it.
         rows: The rows.
     """
 
@@ -101,7 +101,7 @@ def read_rows(get: Get, snapshot: Mapping[str, Any]) -> Rows:
         ValueError: The snapshot contradicts itself: two rows have one offset, a file has other rows than it says.
     """
     data: list[tuple[int, Mapping[str, Any]]] = []
-    gone: dict[str, dict[int, int]] = {}
+    deletes: dict[str, dict[int, int]] = {}
     for manifest in _records(get, snapshot["manifest-list"]):
         for entry in _records(get, manifest["manifest_path"]):
             file = entry["data_file"]
@@ -111,11 +111,11 @@ def read_rows(get: Get, snapshot: Mapping[str, Any]) -> Rows:
                 data.append((entry["sequence_number"], file))
                 continue
             for row in _parquet(get, file, ["file_path", "pos"]):
-                places = gone.setdefault(row["file_path"], {})
+                places = deletes.setdefault(row["file_path"], {})
                 places[row["pos"]] = max(entry["sequence_number"], places.get(row["pos"], 0))
     rows: Rows = {}
     for sequence, file in data:
-        deleted = gone.get(file["file_path"], {})
+        deleted = deletes.get(file["file_path"], {})
         for place, row in enumerate(_parquet(get, file, ["_offset", "key", "value"])):
             if deleted.get(place, -1) >= sequence:
                 continue

@@ -1,6 +1,6 @@
 """What the entries say of groups and transactions, read without the rules under test, entry by entry as they appear.
 
-Clients compare with it what gateways tell them, at the time when they are told. It has rules of its own, which hold for
+Clients compare with it what gateways tell them, at the time of the answer. It has rules of its own, which hold for
 any group, whatever gateways, members and the storage do (``docs/internals/design/groups.md``).
 """
 
@@ -216,7 +216,7 @@ class Ledger:
                 holders[tp] = member_id
 
     def _committed(self, event: OffsetsCommitted) -> Iterator[str]:
-        """OFF-06, OFF-07: who commits is a member, in its generation, and nobody else holds the partition."""
+        """OFF-06, OFF-07: who commits is a member, in its generation, and no other member holds the partition."""
         group = self._group(event.group)
         is_anonymous = not event.member_id
         for item in event.offsets:

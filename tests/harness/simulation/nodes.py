@@ -70,7 +70,7 @@ class _Listener:
         self.traffic = Traffic()
 
     async def listen(self, *_: object) -> None:
-        """Nobody connects."""
+        """No client connects."""
 
     async def close(self, _grace: float) -> bool:
         """No connection is open."""
@@ -78,7 +78,7 @@ class _Listener:
 
 
 class _Peers(Peers):
-    """What a gateway believes of the others: told when they come and go, late, and sometimes wrong."""
+    """What a gateway believes of the others: it learns late when they start and end, and is sometimes wrong."""
 
     async def start(self) -> None:
         self.believe(_node().seen())
@@ -87,7 +87,7 @@ class _Peers(Peers):
         pass
 
     async def confirm(self, chains: Collection[int]) -> None:
-        """It believes what it was told."""
+        """It believes the last report."""
 
     def believe(self, live: set[int]) -> None:
         """Take these for the gateways that live."""
@@ -283,7 +283,7 @@ class Node(Actor):
         return {self.number} if wrong else up
 
     def _tell_others(self) -> None:
-        """This gateway has come or gone; the others notice it within four seconds."""
+        """This gateway has started or ended; the others notice it within four seconds."""
         for node in self.world.nodes:
             self.world.scheduler.later(node.rng.randrange(1, 4_000), node._look)
 
@@ -314,7 +314,7 @@ class Node(Actor):
                 answer = await answer
         except ConnectionAbortedError:
             answer = None
-        except Exception as error:  # noqa: BLE001 - The client is told, where the response has a code for it.
+        except Exception as error:  # noqa: BLE001 - The client gets it, where the response has a code for it.
             request, answer = call.request, None
             code = code_of(error, Api(request.api), request.version)
             if has_error_code(request.api, request.version):

@@ -1,8 +1,8 @@
 """Losses of power: all processes end, and changes whose sync failed are taken back (:mod:`.durability`).
 
-What an actor was told remains, so each acknowledged operation must be found afterwards. What a process has only *read*
-may be taken back: no reader syncs what it reads, so a record can be seen before it lasts, and its sender has no answer
-then. The checks compare such a read with the log as it was before the loss; see :meth:`Power.lasting`.
+An answer that an actor got remains valid, so each acknowledged operation must be found afterwards. What a process has
+only *read* may be taken back: no reader syncs what it reads, so a record can be seen before it lasts, and its sender
+has no answer then. The checks compare such a read with the log as it was before the loss; see :meth:`Power.lasting`.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class PlainProducer(Actor):
             offsets = [future.result().offset for future in futures]
             history.ok(process.name, [("send", key, pair) for pair in zip(offsets, values, strict=True)])
             return True
-        # The topic was deleted since, with its log. Who has lost the right to it is not told that it is unknown.
+        # The topic was deleted since, with its log. A principal without the right to it gets no error that says so.
         lost = unknown and isinstance(error, (UnknownTopicOrPartitionError, *self.refusals_of_deleted))
         if lost or isinstance(error, (UnknownOutcomeError, Interrupted)) or not futures[0].done():
             history.info(process.name, error)

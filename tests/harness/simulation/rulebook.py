@@ -36,7 +36,7 @@ from txnstore.errors import (
     TransactionalIdAuthorizationError,
 )
 
-#: A super user, as long as rules are checked: who creates the store, and looks at it when all is over.
+#: A super user, as long as rules are checked: who creates the store, and looks at it in the end.
 ROOT = "User:root"
 #: The principals of all other processes than those of administrators.
 USERS = ("User:a", "User:b", "User:c")
@@ -80,8 +80,8 @@ class Rulebook:
         self._after = {0: Rules()}
         #: The entry of chain 0 that each entry of another chain follows from.
         self._seen: dict[tuple[int, int], int] = {}
-        #: The entries of chain 0 whose changes an administrator was told of, with the time of that.
-        self._told: list[tuple[int, int]] = []
+        #: The entries of chain 0 whose changes an administrator got the answer to, with the time of that.
+        self._acknowledged: list[tuple[int, int]] = []
         #: The writers of the entries of chain 0 that change the rules.
         self._changes: dict[int, str] = {}
         bucket.entered, bucket.receded = self._entered, self._receded
@@ -108,10 +108,10 @@ class Rulebook:
         self._changes = {sequence: writer for sequence, writer in self._changes.items() if sequence <= head}
         self._versions.append(Version(self._bucket.now_ms(), head, self._after[head]))
 
-    def told(self, writer_id: str, before: int) -> None:
+    def acknowledged(self, writer_id: str, before: int) -> None:
         """An administrator gets the answer to a change; ``before``: the entry of chain 0 that he knew when he asked."""
         own = [sequence for sequence, writer in self._changes.items() if writer == writer_id]
-        self._told.append((self._bucket.now_ms(), max([before, *own])))
+        self._acknowledged.append((self._bucket.now_ms(), max([before, *own])))
 
     def wrote(self, principal: str, began: int, key: str) -> None:
         """A process writes an object: those that readers believe are written by maintainers only (CLUSTER_ACTION)."""
@@ -162,7 +162,7 @@ class Rulebook:
     # What is left -----------------------------------------------------------------------------------------------------
 
     def strange_entries(self, chains: int) -> Iterator[str]:
-        """The events that nobody, or not who asked for them, had the right to."""
+        """The events to which no principal, or not the one that asked for them, had the right."""
         names: dict[int, str] = {}
         entries = {chain: list(_entries(self._bucket.archive, chain)) for chain in range(chains)}
         for _, entry in concatenated.from_iterable(entries.values()):
@@ -188,7 +188,7 @@ class Rulebook:
             yield from self._strange_here(key, entry.sequence, askers, wanted)
             return
         created = self._bucket.created[key]
-        least = max([self.seen(chain, entry.sequence - 1), *(to for at, to in self._told if at < created)])
+        least = max([self.seen(chain, entry.sequence - 1), *(to for at, to in self._acknowledged if at < created)])
         versions = list(self._from(least, created))
         if not versions:
             yield f"ahead-of-chain-0: {key} follows from entry {least}"

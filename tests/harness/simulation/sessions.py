@@ -87,7 +87,7 @@ class SessionProducer(Actor):
         return False
 
     def _bump(self, process: Process) -> bool:
-        """Ask for the next epoch, with the one that it has; False if that is over."""
+        """Ask for the next epoch, with the one that it has; False if that one is fenced."""
         client = self._client
         command = InitProducer(client.transactional_id, expected=(client.producer_id, client.epoch))
         try:

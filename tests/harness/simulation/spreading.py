@@ -57,7 +57,7 @@ class Spreader(Actor):
             for client in sent:
                 self.world.history.info(client, failure)
             raise
-        settled = [self._settled(client, *told, error, unknown=unknown) for client, told in sent.items()]
+        settled = [self._settled(client, *outcome, error, unknown=unknown) for client, outcome in sent.items()]
         return all(settled)
 
     def _send(self, process: Process, producer: Producer, sent: _Sent) -> None:

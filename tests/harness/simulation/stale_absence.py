@@ -94,7 +94,7 @@ class HiddenEntries:
             key not in self._until
             and self._may_begin(chain)
             and self._rng.random() < self._share
-            # It exists by now. But the current look may have been told before that it does not.
+            # It exists by now. But the current look may have found before that it does not.
             and (chain, sequence + 1) not in self._absent
         ):
             self._until[key] = self._ends[chain] = now + self._rng.choice((2, 500, 30_000))

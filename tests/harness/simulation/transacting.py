@@ -72,7 +72,7 @@ class TransactionalActor(Actor):
                 if isinstance(error, AuthorizationError):
                     if not self.is_refusal(error):
                         raise
-                    self.left -= 1  # Else it would never end when nobody gives the right back.
+                    self.left -= 1  # Else it would never end when no administrator gives the right back.
                 history.fail(process.name, error)
             else:
                 granted = {"producer_id": producer.producer_id, "epoch": producer.epoch}

@@ -31,7 +31,7 @@ FENCED_EPOCH, UNRELEASED, STALE_EPOCH = 110, 111, 113
 ELSEWHERE = frozenset({NOT_AVAILABLE, NOT_COORDINATOR, LOADING})
 
 
-class Gone(Exception):  # noqa: N818 - what happens to a request
+class Unanswered(Exception):  # noqa: N818 - what happens to a request
     """There is no answer, and there will be none. The request may have its effect, now or later."""
 
 
@@ -82,14 +82,14 @@ class WireClient(Actor):
         """The gateway to ask: the coordinator of a group as some gateway names it, or the one that was asked before.
 
         Raises:
-            Gone: No gateway is there.
+            Unanswered: No gateway is there.
         """
         if self.node is not None and self.node.is_up and self.rng.random() < 0.95:
             return self.node
         live = [node for node in self.world.nodes if node.is_up]
         if not live:
             self.pause(2_000)
-            raise Gone
+            raise Unanswered
         node = self.rng.choice(live)
         if group is not None and self.rng.random() < 0.95:
             node = node.leader(group)
@@ -106,10 +106,10 @@ class WireClient(Actor):
             version: The version of the request.
             fields: Its fields.
             group: The group whose coordinator is asked; None: any gateway.
-            late: Whether the request may arrive after its client has given it up and gone on.
+            late: Whether the request may arrive after its client has given it up and continued.
 
         Raises:
-            Gone: There is no answer.
+            Unanswered: There is no answer.
         """
         node = self.connect(group)
         body = build(cast("type", load_request_schema(int(api), version)), fields)
@@ -128,14 +128,14 @@ class WireClient(Actor):
             while not call.is_done and scheduler.now < until:
                 self.waiter.wait(until - scheduler.now)
         answer = None if fate in (_Fate.UNANSWERED, _Fate.GIVEN_UP) and call.answer is not None else call.answer
-        told = "no answer" if answer is None else str(answer.get("error_code", "answered"))
-        step = Step(began, self.client, api.name.lower(), node.name, "" if fate is _Fate.FINE else fate.name, told)
+        outcome = "no answer" if answer is None else str(answer.get("error_code", "answered"))
+        step = Step(began, self.client, api.name.lower(), node.name, "" if fate is _Fate.FINE else fate.name, outcome)
         self.world.trace.append(step)
         if answer is None:
             if not call.is_closed:
                 self.node = None
             self.pause(500)
-            raise Gone
+            raise Unanswered
         if answer.get("error_code") == UNKNOWN_SERVER_ERROR:
             self.world.anomalies.append(f"unknown-server-error: {self.client} {api.name}")
         return answer

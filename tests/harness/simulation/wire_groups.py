@@ -25,7 +25,7 @@ from tests.harness.simulation.wire import (
     STALE_EPOCH,
     UNKNOWN_MEMBER,
     UNRELEASED,
-    Gone,
+    Unanswered,
     WireClient,
     code_of,
 )
@@ -107,11 +107,11 @@ class GroupClient(WireClient):
                 self.breathe()
             if self.rng.random() < 0.6:
                 self.leave()
-        except (_Ended, Gone):
+        except (_Ended, Unanswered):
             return
 
     def fenced(self, code: int) -> None:
-        """Its static name is taken: by a request of its own that it has given up, for nobody else has the name."""
+        """Its static name is taken: by a request of its own that it has given up, for no other client has the name."""
         if code == FENCED_INSTANCE and not self.world.settings.mishaps:
             self.world.anomalies.append(f"fenced-without-cause: {self.client}, alone with {self.instance_id}")
 
@@ -154,7 +154,7 @@ class GroupClient(WireClient):
         for _ in range(ATTEMPTS):
             try:
                 answer = self.ask(Api.OFFSET_COMMIT, self._commits_version, fields, group=self.group)
-            except Gone:
+            except Unanswered:
                 unknown = True
                 continue
             code = int(answer["topics"][0]["partitions"][0]["error_code"])
@@ -186,7 +186,7 @@ class GroupClient(WireClient):
         fields = {"groups": [{"group_id": self.group, "topics": topics}], "require_stable": False}
         try:
             answer = self.ask(Api.OFFSET_FETCH, 8, fields, group=self.group)
-        except Gone:
+        except Unanswered:
             return
         (described,) = answer["groups"]
         if described["error_code"] in ELSEWHERE:
@@ -201,8 +201,8 @@ class GroupClient(WireClient):
             older = [number for number in least if number in numbers[:before]]
             found = item["committed_offset"]
             if older and found in least and least.index(found) < least.index(older[-1]):
-                told = f"{self.client} was told {found} of {tp} in {self.group}, after {older[-1]}"
-                self.world.anomalies.append(f"outdated-offset: {told}")
+                what = f"{self.client} got {found} of {tp} in {self.group}, after {older[-1]}"
+                self.world.anomalies.append(f"outdated-offset: {what}")
 
     def _transact(self) -> None:
         drawn = self._drawn()
@@ -243,7 +243,7 @@ class ClassicClient(GroupClient):
         }
         try:
             answer = self._ask(Api.JOIN_GROUP, 9, fields)
-        except Gone:
+        except Unanswered:
             return False
         code = code_of(answer)
         if code == MEMBER_ID_REQUIRED:
@@ -275,11 +275,11 @@ class ClassicClient(GroupClient):
         for _ in range(ATTEMPTS):
             try:
                 answer = self._ask(Api.SYNC_GROUP, 5, fields)
-            except Gone:
+            except Unanswered:
                 continue
             code = code_of(answer)
             if code == NONE:
-                self._told(answer["assignment"])
+                self._answered(answer["assignment"])
                 return True
             if code in (ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, *ELSEWHERE):
                 if code == UNKNOWN_MEMBER:
@@ -305,11 +305,11 @@ class ClassicClient(GroupClient):
             for member, owned in numbers.items()
         ]
 
-    def _told(self, assignment: bytes) -> None:
+    def _answered(self, assignment: bytes) -> None:
         stored = self.ledger.assignment(self.group, self.generation, self.member_id)
         if stored != assignment:
-            told = f"{self.client} {self.member_id} was told {assignment!r} in generation {self.generation}"
-            self.world.anomalies.append(f"assignment-not-stored: {told}, stored is {stored!r}")
+            what = f"{self.client} {self.member_id} got {assignment!r} in generation {self.generation}"
+            self.world.anomalies.append(f"assignment-not-stored: {what}, stored is {stored!r}")
         numbers = assignment.decode().partition(":")[2]
         self.owned = {TopicPartition(SOURCE, int(number)) for number in numbers.split(",") if number}
 
@@ -317,7 +317,7 @@ class ClassicClient(GroupClient):
         fields = {"generation_id": self.generation, "member_id": self.member_id}
         try:
             code = code_of(self._ask(Api.HEARTBEAT, 4, fields))
-        except Gone:
+        except Unanswered:
             return
         if code == NONE:
             return
@@ -356,7 +356,7 @@ class EpochClient(GroupClient):
         self._commits_version = 9
         world.readers.append(self)
         self._is_full = True
-        #: The assignment that it was told last, of which it may read more still.
+        #: The assignment that it got last, of which it may read more still.
         self._target: set[TopicPartition] = set()
 
     def join(self) -> None:
@@ -394,14 +394,14 @@ class EpochClient(GroupClient):
         elif keeps:
             fields["topic_partitions"] = self._by_id(owned)
         try:
-            # A late one of a member that joins again would take from it what it has been told since, in Kafka as well.
+            # A late one of a member that joins again would take from it what it was assigned since, as in Kafka.
             answer = self.ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, fields, group=self.group, late=self.generation > 0)
-        except Gone:
+        except Unanswered:
             self._is_full = True
             return
         code = code_of(answer)
         if code == NONE:
-            self._told(answer)
+            self._answered(answer)
         elif code in ELSEWHERE:
             self.node, self._is_full = None, True
         elif code in (FENCED_EPOCH, UNKNOWN_MEMBER) and self.generation > 0:
@@ -412,7 +412,7 @@ class EpochClient(GroupClient):
         else:
             self.odd(f"CONSUMER_GROUP_HEARTBEAT of epoch {self.generation}", code)
 
-    def _told(self, answer: Mapping[str, Any]) -> None:
+    def _answered(self, answer: Mapping[str, Any]) -> None:
         epoch = answer["member_epoch"]
         if epoch < self.generation:
             self.world.anomalies.append(f"epoch-regression: {self.client} {self.generation} to {epoch}")
@@ -423,28 +423,28 @@ class EpochClient(GroupClient):
         if assignment is None:
             return
         by_id = {self.topic_id: SOURCE}
-        told = {
+        assigned = {
             TopicPartition(by_id[topic["topic_id"]], number)
             for topic in assignment["topic_partitions"]
             for number in topic["partitions"]
         }
         if self.ledger.is_member(self.group, self.member_id):
-            for tp in sorted(told - self.owned):
+            for tp in sorted(assigned - self.owned):
                 if not self.ledger.may_read(self.group, self.member_id, tp):
-                    self.world.anomalies.append(f"read-without-holding: {self.client} was told {tp} of {self.group}")
-        for tp in sorted(told - self.owned):
+                    self.world.anomalies.append(f"read-without-holding: {self.client} got {tp} of {self.group}")
+        for tp in sorted(assigned - self.owned):
             self._check_given_up(tp)
-        self._target = told
-        self.owned |= told
+        self._target = assigned
+        self.owned |= assigned
 
     def _check_given_up(self, tp: TopicPartition) -> None:
-        """KIP-848: no other member reads a partition still when this one is told it."""
+        """KIP-848: no other member reads a partition still when this one gets it."""
         for other in self.world.readers:
             if other is self or not isinstance(other, EpochClient) or other.group != self.group:
                 continue
             if tp in other.owned and self.ledger.is_member(self.group, other.member_id):
-                told = f"{self.client} was told {tp} of {self.group}, which {other.client} has not given up"
-                self.world.anomalies.append(f"read-by-two: {told}")
+                what = f"{self.client} got {tp} of {self.group}, which {other.client} has not given up"
+                self.world.anomalies.append(f"read-by-two: {what}")
 
     @property
     def topic_id(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.harness.simulation.ledger import Mark
 from tests.harness.simulation.recorder import Txn
-from tests.harness.simulation.wire import ATTEMPTS, Gone, WireClient
+from tests.harness.simulation.wire import ATTEMPTS, Unanswered, WireClient
 from tests.harness.simulation.world import SIDE, SOURCE, World
 from tests.helpers.kafka_batches import kafka_batch
 from txnstore.core.model import TopicPartition
@@ -62,14 +62,14 @@ class Transactions:
         """Repeat a request until it succeeds.
 
         Raises:
-            Gone: There is no answer, also not to repetitions.
+            Unanswered: There is no answer, also not to repetitions.
             Refused: It is refused, and may not be repeated.
         """
         unknown = False
         for _ in range(ATTEMPTS):
             try:
                 answer = self._client.ask(api, version, fields, late=late)
-            except Gone:
+            except Unanswered:
                 unknown = True
                 continue
             code = int(code_of(answer))
@@ -83,7 +83,7 @@ class Transactions:
             unknown = unknown or code in (7, 15)
             self._client.pause(500)
         if unknown:
-            raise Gone
+            raise Unanswered
         raise Refused(api, 51)
 
     def init(self, *, bump: bool) -> bool:
@@ -99,7 +99,7 @@ class Transactions:
         }
         try:
             answer = self._ask(Api.INIT_PRODUCER_ID, 4, fields, lambda answer: answer["error_code"], late=False)
-        except Gone:
+        except Unanswered:
             history.info(name, "no answer")
             return False
         except Refused as error:
@@ -190,7 +190,7 @@ class Transactions:
                 self._send_offset(*offset)
             if rng.random() < 0.1:
                 client.pause(rng.choice((100, 2_000, 70_000)))
-        except (Gone, Refused) as error:
+        except (Unanswered, Refused) as error:
             code = error.code if isinstance(error, Refused) else None
             self._abort(code)
             history.fail(name, error)
@@ -229,7 +229,7 @@ class Transactions:
             try:
                 # A late one of version 1 would end the next transaction, in Kafka as well.
                 answer = self._client.ask(Api.END_TXN, version, fields, late=not self._is_v1)
-            except Gone:
+            except Unanswered:
                 unknown = True
                 continue
             code = int(answer["error_code"])
@@ -253,8 +253,8 @@ class Transactions:
         """FEN-01: a client of version 1 is fenced by another instance, or by the end of its transaction by others."""
         is_current = self._is_v1 and self._client.world.ledger.clients.get(self._id) == self._producer
         if code in _FENCED and is_current:
-            told = f"{self._client.client} {self._id} with {self._producer} by {api.name}: {code}"
-            self._client.world.anomalies.append(f"fenced-without-cause: {told}")
+            what = f"{self._client.client} {self._id} with {self._producer} by {api.name}: {code}"
+            self._client.world.anomalies.append(f"fenced-without-cause: {what}")
 
     def _abort(self, code: int | None) -> None:
         """Abort, as far as that is possible; then the next sequence numbers are not known, so it asks for an epoch."""

@@ -113,7 +113,7 @@ class World:
         self.nodes: list[Node] = []
         self.clients: set[str] = set()
         self.readers: list[Actor] = []
-        #: What engines have read of tables, and the heads of each cut that a publisher was told of.
+        #: What engines have read of tables, and the heads of each cut that a publisher got.
         self.looks: list[Look] = []
         self.cuts: dict[int, tuple[int, ...]] = {}
         self.ledger = Ledger(self.anomalies)

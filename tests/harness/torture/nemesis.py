@@ -167,7 +167,7 @@ class Nemesis:
         self._running.append(_Running(task, process, time.monotonic()))
 
     def _look_after(self) -> None:
-        """Wake processes whose pause is over, kill old zombies, and replace ended processes."""
+        """Wake processes whose pause has ended, kill old zombies, and replace ended processes."""
         for item in list(self._running):
             if item.killed_at is not None and item.paused_until is None and time.monotonic() > item.killed_at:
                 item.process.kill()

@@ -22,7 +22,7 @@ ADMIN, BILLING = "User:admin", "User:billing"
 
 @pytest.fixture
 def cli(local_store_url: str, chains: int, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """A store with two topics; nobody is named by the environment."""
+    """A store with two topics; the environment names no principal."""
     with txnstore.create(local_store_url, chains) as store:
         for name in ("orders", "secret"):
             store.create_topic(name)
@@ -215,8 +215,8 @@ def test_what_decides_is_explained(admin: Cli) -> None:
         }
     ]  # fmt: skip
     assert "it is a super user" in admin.ok("acl", "explain", ADMIN, "CLUSTER_ACTION", "--cluster").out
-    nobody = admin("acl", "explain", BILLING, "CLUSTER_ACTION", "--cluster")
-    assert nobody.out == f"{BILLING} has no right to CLUSTER_ACTION on the cluster: no rule is for the resource\n"
+    unknown = admin("acl", "explain", BILLING, "CLUSTER_ACTION", "--cluster")
+    assert unknown.out == f"{BILLING} has no right to CLUSTER_ACTION on the cluster: no rule is for the resource\n"
     admin.ok("acl", "disable", "--yes")
     assert "rights are not checked" in admin.ok("acl", "explain", BILLING, "READ", "--topic", "orders").out
 
@@ -356,8 +356,8 @@ def test_the_log_says_who_asked(admin: Cli) -> None:
     assert 0 < len(mine) < len(shown)
     assert admin.ok("log", "show", "--by", BILLING, "--max", "1", "--json").lines == mine[-1:]
     assert "principals" in admin.ok("log", "show").out
-    nobody = admin("log", "show", "--by", "User:nobody")
-    assert (nobody.status, nobody.out, nobody.err) == (0, "", "There are no such entries\n")
+    unknown = admin("log", "show", "--by", "User:nobody")
+    assert (unknown.status, unknown.out, unknown.err) == (0, "", "There are no such entries\n")
     chosen = ("--chain", str(mine[-1]["chain"]))
     entry = admin.ok("log", "entry", str(mine[-1]["entry"]), *chosen).out
     assert f"principals  {BILLING}" in entry
@@ -405,7 +405,7 @@ def test_the_demo_and_its_jobs_ask_as_one_principal(monkeypatch: pytest.MonkeyPa
         assert os.environ.get("TXNSTORE_PRINCIPAL") == before
 
 
-def test_a_store_without_rules_shows_nobody(cli: Cli) -> None:
+def test_a_store_without_rules_shows_no_principal(cli: Cli) -> None:
     cli.ok("produce", "orders", "--transactional-id", "job", stdin="a\n")
     assert "principal" not in cli.ok("log", "show").out + cli.ok("txn", "history", "job").out
     assert {step["principal"] for step in cli.ok("txn", "history", "job", "--json").lines} == {None}

@@ -57,7 +57,7 @@ def waiting(cli: Cli) -> Cli:
 
 @pytest.fixture
 def expired(cli: Cli) -> Cli:
-    """40 records behind a transaction whose timeout of a millisecond is over."""
+    """40 records behind a transaction whose timeout of a millisecond has passed."""
     _killed(cli.url, 0.001)
     _send(cli)
     with txnstore.open(cli.url, read_only=True) as store:

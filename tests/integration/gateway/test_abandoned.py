@@ -1,4 +1,4 @@
-"""Transactions whose producers are gone for good: a gateway ends them when a client waits for what they hold back."""
+"""Transactions whose producers have ended for good: a gateway ends them when a client waits for what they hold back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _offset(served: ServedStore, version: int, *, stable: bool = True) -> tuple[
 
 
 def _leave_pending(served: ServedStore) -> None:
-    """An offset that is committed, and a newer one in a transaction of ten seconds that nobody will end."""
+    """An offset that is committed, and a newer one in a transaction of ten seconds that no producer will end."""
     parts = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     member = {"member_id": "", "group_instance_id": None, "generation_id_or_member_epoch": -1, "generation_id": -1}
     fields = {"group_id": "g", **member, "topics": [{"name": "t", "partitions": [parts]}]}
@@ -62,7 +62,7 @@ def _leave_pending(served: ServedStore) -> None:
 def test_off_09_offsets_of_an_abandoned_transaction_are_pending_until_its_timeout(
     served: ServedStore, clock: ManualClock, version: int
 ) -> None:
-    """OFF-09, OFF-10, TMO-01, LSO-14: nobody reads what the transaction wrote, and its id is never used again.
+    """OFF-09, OFF-10, TMO-01, LSO-14: no consumer reads what the transaction wrote, and its id is never used again.
 
     A consumer of the group would wait forever.
     """

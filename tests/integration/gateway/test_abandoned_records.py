@@ -1,4 +1,4 @@
-"""Transactions whose producers are gone for good, with the last records of a partition."""
+"""Transactions whose producers have ended for good, with the last records of a partition."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_bad_bytes_do_not_fill_the_log(gateway: GatewayProcess) -> None:
     assert len(gateway.log_lines()) - before < 20
 
 
-def test_a_wrong_checksum_is_corrupt_message_and_the_connection_goes_on(gateway: GatewayProcess) -> None:
+def test_a_wrong_checksum_is_corrupt_message_and_the_connection_stays(gateway: GatewayProcess) -> None:
     batch = bytearray(record_batch([b"value"]))
     batch[-2] ^= 1
     with gateway.client() as client:
@@ -244,7 +244,7 @@ def test_senders_that_announce_much_and_send_little_take_nothing(gateway: Gatewa
         assert metric(gateway, "gateway_held_bytes") < MB
 
 
-def test_senders_that_fill_the_budget_make_nobody_wait_for_long(gateway: GatewayProcess) -> None:
+def test_senders_that_fill_the_budget_make_no_other_client_wait_for_long(gateway: GatewayProcess) -> None:
     """Parts of requests that would fill the budget together: those that stall are closed, the others get through."""
     before, closed = gateway.resident_bytes, metric(gateway, "gateway_connections_closed_total")
     with ExitStack() as stack:

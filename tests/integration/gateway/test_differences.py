@@ -280,7 +280,7 @@ def test_a_gateway_decides_about_each_topic_of_a_request(secured: ServedStore) -
 
 
 def test_who_is_authenticated_is_the_principal_of_the_rules(secured: ServedStore) -> None:
-    """The gateway has its own principal only where nobody authenticates."""
+    """The gateway has its own principal only where clients do not authenticate."""
     assert _produce(secured, values_batch([b"v"]), user="alice").error_code is ErrorCode.none
     secured.store.acls.create(Acl("User:alice", "DENY", "WRITE", "TOPIC", "t"))
     assert _produce(secured, values_batch([b"v"]), user="alice").error_code is ErrorCode.topic_authorization_failed

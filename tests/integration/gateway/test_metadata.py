@@ -104,7 +104,7 @@ def test_operations_on_a_topic_are_those_of_the_client(secured: ServedStore, use
     assert topic.topic_authorized_operations == operations
 
 
-def test_operations_that_are_not_asked_for_are_not_told(secured: ServedStore) -> None:
+def test_operations_that_are_not_asked_for_are_not_returned(secured: ServedStore) -> None:
     asked = _names(("t",), include_topic_authorized_operations=False)
     (topic,) = secured.ask(Api.METADATA, asked, user="carol").topics
     assert topic.topic_authorized_operations == NO_OPERATIONS

@@ -217,7 +217,7 @@ def test_tls_carries_passwords(
 
 
 def test_rules_are_those_of_the_user(store: txnstore.Store, gateway: RunningGateway) -> None:
-    """The principal of a client is its user, whoever the gateway is."""
+    """The principal of a client is its user, whatever the principal of the gateway."""
     store.acls.create(txnstore.Acl("User:alice", "ALLOW", "WRITE", "TOPIC", "t"))
     store.acls.enable([store.principal])
     assert _produce(gateway, "SCRAM-SHA-256", "alice", "alice's password") == [None]
@@ -278,7 +278,7 @@ def test_a_key_of_another_certificate_is_refused(certificate: tuple[Path, Path],
         tls_context(certificate[0], other)
 
 
-def test_a_certificate_and_a_key_that_are_swapped_are_told_so(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_error_says_that_a_certificate_and_a_key_are_swapped(certificate: tuple[Path, Path], tmp_path: Path) -> None:
     cert, key = certificate
     with pytest.raises(InvalidConfigError, match=rf"{key} with {cert}: the former is a key .*: they are swapped"):
         tls_context(key, cert)

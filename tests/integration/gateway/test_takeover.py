@@ -15,7 +15,7 @@ from txnstore.testing import ManualClock
 
 
 def test_gateway_takes_over_what_the_one_before_has_stored_last() -> None:
-    """Though it has not read the chain since: nobody else would time the members, whose clients may be gone."""
+    """Though it has not read the chain since: no other gateway would time the members, whose clients may have ended."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
     before = connection_of(process(bucket, clock, chains=1))
@@ -27,7 +27,7 @@ def test_gateway_takes_over_what_the_one_before_has_stored_last() -> None:
             before.chain.submit(generation(1, client("a"), expected=-1))
             gateway._peers_changed()
             first = gateway._taking_over
-            gateway._peers_changed()  # Another peer has gone meanwhile.
+            gateway._peers_changed()  # Another peer has ended meanwhile.
             assert first is not None
             assert gateway._taking_over is not None
             await asyncio.wait({first, gateway._taking_over})

@@ -145,7 +145,7 @@ def test_aiokafka_commits_and_aborts(gateway: RunningGateway, store: txnstore.St
     assert _values(store, isolation="read_uncommitted") == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_transaction_goes_on_at_another_gateway(store: txnstore.Store) -> None:
+def test_a_transaction_continues_at_another_gateway(store: txnstore.Store) -> None:
     """The client's gateway dies in a transaction; the other one knows all that was acknowledged."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     peers = [bound.getsockname() for bound in sockets]

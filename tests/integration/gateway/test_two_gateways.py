@@ -196,17 +196,17 @@ def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
             assert coordinators() == {one.address[1]}
 
 
-def test_java_is_told_of_the_gateways_that_live(tmp_path: Path) -> None:
+def test_java_gets_the_gateways_that_live(tmp_path: Path) -> None:
     """Metadata lists a dead gateway for a minute, for librdkafka; tools of Java would wait for its answer."""
     bound = socket.create_server(("127.0.0.1", 0))
     with txnstore.create(tmp_path, chains=2) as store:
         peers = [bound.getsockname(), ("127.0.0.1", 9)]
         with RunningGateway(store, bound=bound, peers=peers).running() as gateway:
-            for software, told in (("apache-kafka-java", 1), ("librdkafka", 2)):
+            for software, shown in (("apache-kafka-java", 1), ("librdkafka", 2)):
                 with RawClient(gateway) as client:
                     asked = {"client_software_name": software, "client_software_version": "4"}
                     assert client.ask(Api.API_VERSIONS, asked, 3).error_code is ErrorCode.none
-                    assert len(client.ask(Api.METADATA, {"topics": ()}, 9).brokers) == told
+                    assert len(client.ask(Api.METADATA, {"topics": ()}, 9).brokers) == shown
 
 
 def test_a_commit_is_refused_for_what_the_group_is_now(tmp_path: Path) -> None:

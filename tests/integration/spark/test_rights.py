@@ -1,4 +1,4 @@
-"""Spark reads and writes as the principal of the option, of the environment, or as nobody."""
+"""Spark reads and writes as the principal of the option, of the environment, or without one."""
 
 from __future__ import annotations
 

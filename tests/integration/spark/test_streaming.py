@@ -76,7 +76,7 @@ def test_a_pipeline_is_exact_over_restarts_and_a_lost_checkpoint(
 
 
 @pytest.mark.parametrize(("group", "lost"), [({}, 2), ({"group": "etl"}, 1), ({"group": "etl"}, 2)])
-def test_a_checkpoint_that_has_gone_back_skips_no_records(
+def test_a_checkpoint_that_was_set_back_skips_no_records(
     spark: SparkSession, store: Store, tmp_path: Path, group: dict[str, str], lost: int
 ) -> None:
     """Spark plans the micro-batches that it has forgotten with other records, under the numbers of committed ones."""

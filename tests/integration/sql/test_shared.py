@@ -298,10 +298,10 @@ def test_a_store_that_nothing_refers_to_is_released(tmp_path: Path) -> None:
     made.create_topic("orders")
     assert number(made) == 0
     relation = made.sql("SELECT count(*) FROM txn.entries")
-    gone = weakref.ref(made)
+    reference = weakref.ref(made)
     del made
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert relation.fetchall() == [(1,)]
 
 

@@ -248,7 +248,7 @@ STEPS: dict[str, Callable[[Producer], object]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_auth_01_without_the_id_each_step_is_fatal_and_only_a_new_producer_goes_on(shop: Shop, step: str) -> None:
+def test_auth_01_without_the_id_each_step_is_fatal_and_only_a_new_producer_continues(shop: Shop, step: str) -> None:
     """``shouldThrowTransactionalIdAuthorizationExceptionWhenNoTransactionAccess…``; then AUTH-04.
 
     The transaction stays open, as with a broker, until the next instance or the timeout ends it.

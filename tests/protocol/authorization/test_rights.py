@@ -173,7 +173,7 @@ def test_the_table_has_each_command() -> None:
 
 
 def test_an_abort_after_the_timeout_needs_no_right() -> None:
-    """Whoever finds it may do it (TMO-01): else one writer that is gone would hold back all readers."""
+    """Any reader that finds it may do it (TMO-01): else one writer that has ended would hold back all readers."""
     refused = outcome(AbortTxn("id", (0, 0), expired_only=True), holding())
     assert not isinstance(refused, AuthorizationError)
 

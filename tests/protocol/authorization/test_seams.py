@@ -96,7 +96,7 @@ def commit(store: Store, count: int) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not() -> None:
-    """Alice's entries are at all multiples of the interval: else nobody would write one, and opens read it all."""
+    """Alice's entries are at all multiples of the interval: else no checkpoint would exist, and opens read it all."""
     shop = Shop()
     with shop.stack:
         shop.admin.acls.create([*ALICES, MAINTAIN, allow(BOB, "WRITE", "TOPIC", "in")])
@@ -280,7 +280,7 @@ def test_a_rule_for_a_name_that_no_topic_can_have_is_refused(name: str, pattern:
                 shop.admin.acls.create(acl)
 
 
-def test_who_names_no_principal_is_told_so() -> None:
+def test_an_error_says_that_no_principal_is_named() -> None:
     shop = Shop()
     with shop.stack, pytest.raises(errors.TopicAuthorizationError, match="No principal is given"):
         shop.as_("User:ANONYMOUS").create_topic("t")

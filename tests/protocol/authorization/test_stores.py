@@ -305,7 +305,7 @@ def test_a_consumer_that_loses_its_right_stops_with_the_error(shop: Shop) -> Non
         assert [record.value for record in consumer.poll(timeout=60)] == [b"y"]
 
 
-def test_nobody_locks_himself_out(shop: Shop) -> None:
+def test_no_administrator_locks_himself_out(shop: Shop) -> None:
     acls = shop.admin.acls
     for super_users in ([ALICE], []):
         with pytest.raises(errors.InvalidConfigError, match="could not change the rules again"):
@@ -412,7 +412,7 @@ def test_explain_names_what_decides(shop: Shop) -> None:
 
 
 def test_lists_are_not_filtered_and_an_unknown_topic_is_unknown_to_all(shop: Shop) -> None:
-    """Whoever reads a chain sees them: hiding them from those without DESCRIBE would only look like protection."""
+    """Every reader of a chain sees them: hiding them from those without DESCRIBE would only look like protection."""
     alice = shop.as_(ALICE)
     assert [topic.name for topic in alice.topics()] == ["in", "out", "secret"]
     assert alice.transactions() == []

@@ -159,7 +159,7 @@ def test_writer_does_not_append_after_an_unreadable_entry(bucket: MemoryStore) -
         with pytest.raises(CorruptionError, match=r"00007\.json is truncated or altered"):
             chain.refresh()
         assert [item.key for item in bucket.list(keys.entries(0))][-1] == keys.entry(0, 7)
-        # Once the object is repaired (here: gone), the chain continues, with the entry whose outcome was unknown.
+        # Once the object is repaired (here: deleted), the chain continues, with the entry whose outcome was unknown.
         bucket.delete([keys.entry(0, 7)])
         chain.submit(CreateTopic(topic("next")))
         assert names_in_bucket(bucket)[-2:] == ["mine", "next"]

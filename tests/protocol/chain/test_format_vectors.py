@@ -175,7 +175,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
         'entry["sequence"], max(entry["timestamp"], state.timestamp)',
         'entry["sequence"], entry["timestamp"]',
     ),
-    "a window goes on in a new epoch": ("unusual", ' and before["epoch"] == event["epoch"] else []', " else []"),
+    "a window continues in a new epoch": ("unusual", ' and before["epoch"] == event["epoch"] else []', " else []"),
     "an older epoch replaces a fence": (
         "unusual",
         "if before is not None and epoch < before[0]:",

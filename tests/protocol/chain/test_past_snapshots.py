@@ -104,7 +104,7 @@ def test_a_time_between_two_commits_is_that_of_the_first(store: Store, clock: Ma
 
 
 def test_sql_shows_an_earlier_snapshot(store: Store, clock: ManualClock) -> None:
-    """Topics that are gone by now, too; and the schema ``txn`` of then."""
+    """Topics that are deleted by now, too; and the schema ``txn`` of then."""
     pinned = _grow(store, clock, 3)[1]
     store.delete_topic("t")
     past = store.snapshot(entry=pinned.heads)
@@ -330,7 +330,7 @@ def test_an_entry_under_the_name_of_another_is_named(one: Store, clock: ManualCl
 
 
 def test_records_stay_for_the_grace_period(store: Store, clock: ManualClock) -> None:
-    """RET-09: of replaced segments, too. Later the error says why they are gone; the state itself can still be read."""
+    """RET-09: of replaced segments, too. Later the error says why they are missing; the state can still be read."""
     pinned = _grow(store, clock, 6)[-1]
     store.compact()
     store.delete_records({T0: 2})

@@ -81,7 +81,7 @@ def test_refusal_because_of_an_entry_of_another_process_waits_for_the_flush() ->
 
 
 def test_checkpoint_has_only_entries_that_are_durable() -> None:
-    """A power cut would leave the checkpoint of an entry that is gone: readers of entries end before it, and fork."""
+    """A power cut would leave the checkpoint of an entry that is lost: readers of entries end before it, and fork."""
     disk = MemoryStore()
     objects = FaultStore(disk)
     with a_chain(objects) as theirs, a_chain(objects) as ours:

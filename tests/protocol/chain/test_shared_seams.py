@@ -181,13 +181,13 @@ def test_a_deleted_topic_leaves_the_records_beside_it(
     assert not {segment.key for segment in segments(store, "p", PARTITIONS)} & {
         segment.key for segment in segments(store, "q", PARTITIONS)
     }
-    gone = {segment.object for segment in segments(store, "q", PARTITIONS)}
+    replaced = {segment.object for segment in segments(store, "q", PARTITIONS)}
     store.delete_topic("q")
     store.compact()  # A live segment does not keep deleted records beside it.
     assert seen(store) == expected("a")
     clock.advance(DAY_MS + 1)
     store.vacuum()
-    assert not gone & {*payloads_of(store), *stored(objects)}
+    assert not replaced & {*payloads_of(store), *stored(objects)}
     assert seen(reopen(store, clock)) == expected("a")
     assert store.verify(deep=True).violations == ()
 

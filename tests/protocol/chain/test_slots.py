@@ -135,7 +135,7 @@ def test_s06_a_late_duplicate_of_a_decided_entry_changes_nothing(world: World) -
 
 
 def test_s07_late_put_between_read_back_and_next_attempt(world: World) -> None:
-    """[a] -> our PUT is late, the read finds nothing, the PUT lands, the second offer is told "exists" -> [a, ours]."""
+    """[a] -> our PUT is late, the read finds nothing, the PUT lands, the second offer gets "exists" -> [a, ours]."""
 
     def plan(n: int, operation: str, key: str) -> Fault | None:
         if n == 1:
@@ -171,7 +171,7 @@ def test_s09_exists_but_the_read_finds_nothing_yet(world: World) -> None:
 
 
 def test_s10_the_read_back_fails_too(world: World) -> None:
-    """[a] -> [a, ours]: lost answer, failed read; the next offer is told "exists", the next read finds ours."""
+    """[a] -> [a, ours]: lost answer, failed read; the next offer gets "exists", the next read finds ours."""
     world.faults.plan = first(on(Fault.LOST_RESPONSE, "put_if_absent"), on(Fault.ERROR_BEFORE, "get"))
     world.commit("ours")
     assert world.bucket == ["a", "ours"]
@@ -261,7 +261,7 @@ def test_s14_undecided_entry_that_never_arrived_is_repeated(world: World) -> Non
 
 
 def test_s15_the_same_call_again_finds_its_own_first_attempt(world: World) -> None:
-    """[a] -> unknown -> [a, ours]: the caller repeats, and is told what the chain holds: the topic is there."""
+    """[a] -> unknown -> [a, ours]: the caller repeats, and gets what the chain holds: the topic is there."""
     undecided(world, Fault.LOST_RESPONSE)
     with pytest.raises(TopicExistsError):
         world.commit("ours")

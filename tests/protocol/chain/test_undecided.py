@@ -176,7 +176,7 @@ def test_readers_do_not_wait_for_a_writer() -> None:
     assert names_in_bucket(bucket) == ["theirs", "ours"]
 
 
-def test_reader_may_see_an_entry_before_its_own_process_is_told(bucket: InFlight) -> None:
+def test_reader_may_see_an_entry_before_its_own_process_gets_the_answer(bucket: InFlight) -> None:
     """The entry is stored, and its answer is under way: a reader folds it; the commit then finds it folded."""
     gated = GatedStore(bucket)
 

@@ -371,7 +371,7 @@ def test_a_transaction_that_began_at_a_fast_clock_has_no_negative_age(store: Sto
     producer.abort_transaction()
 
 
-def test_a_lease_that_is_over_stays_over_however_often_it_is_asked(store: Store, clock: ManualClock) -> None:
+def test_an_expired_lease_stays_expired_however_often_it_is_read(store: Store, clock: ManualClock) -> None:
     """The storage is not asked again so soon; its answer counts on. Else a reset of offsets was refused forever."""
     consumer = right(store, clock).consumer(["t"], "g")
     consumer.poll()

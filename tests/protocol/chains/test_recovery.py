@@ -1,7 +1,7 @@
 """Crashes across chains: the outcome is the decided one, or abort, and any process can complete it.
 
 The producer and the recoverer die at every one of their requests (REC-01, REC-02). The three failure points of the
-seeds are told one by one: before PREPARE, after PREPARE with some markers written, after COMPLETE before the answer.
+seeds have a test each: before PREPARE, after PREPARE with some markers written, after COMPLETE before the answer.
 """
 
 from __future__ import annotations

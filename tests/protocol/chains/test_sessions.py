@@ -115,7 +115,7 @@ def test_both_chains_require_the_feature(cluster: Session) -> None:
 
 
 def test_markers_of_a_session_may_be_written_again(cluster: Session) -> None:
-    """END-08: the window is kept once, whoever writes the markers, and later ones change nothing."""
+    """END-08: the window is kept once, by whichever process the markers are written, and later ones change nothing."""
     batch = cluster.batch(cluster.there, 0, records=2)
     cluster.do(1, cluster.produce(batch))
     cluster.end()

@@ -38,8 +38,8 @@ def recreated(cluster: Cluster) -> CatalogTopic:
 def test_late_deletion_keeps_partitions_of_recreated_topic(cluster: Cluster) -> None:
     """END-05: a marker is written in every partition of a transaction, also if its coordinator knew an older topic.
 
-    The one who created the topic again died before chain 1 was told, and another process tells it while a transaction
-    that chain 1 coordinates has data in the new topic already.
+    The one who created the topic again died before the copy to chain 1, and another process copies it while a
+    transaction that chain 1 coordinates has data in the new topic already.
     """
     topic = recreated(cluster)
     cluster.do(2, CopyTopic("t", topic, topic.revision))

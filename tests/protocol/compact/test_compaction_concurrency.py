@@ -116,7 +116,7 @@ def test_open_transaction_does_not_stop_other_partitions(store: Store) -> None:
 
 @pytest.mark.usefixtures("own_objects")
 def test_reader_with_an_older_snapshot_continues(store: Store, clock: ManualClock) -> None:
-    """RET-09: the replaced objects stay until a vacuum after the grace period; then the loss is told, not hidden."""
+    """RET-09: the replaced objects stay until a vacuum after the grace period; then an error names the loss."""
     commit(store, [b"a"])
     abort(store, [b"lost"])
     commit(store, [b"b"])

@@ -74,7 +74,7 @@ def test_merged_segments_merge_with_newer_ones(store: Store) -> None:
 
 
 def test_aborted_data_is_dropped_without_reading_it(store: Store) -> None:
-    """CMP-06: absent under read_committed before and after; under read_uncommitted present, then gone."""
+    """CMP-06: absent under read_committed before and after; under read_uncommitted present, then absent."""
     commit(store, [b"a", b"b"])
     abort(store, [b"lost"] * 3)
     commit(store, [b"c"])

@@ -84,7 +84,7 @@ def test_bytes_that_a_compaction_read_and_did_not_check_are_not_kept(
 def test_what_a_compaction_keeps_is_not_dropped_for_more(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each entry would be gone when the next partition needs it, and be fetched again and again."""
+    """Else each entry would be dropped when the next partition needs it, and be fetched again and again."""
     monkeypatch.setattr(recent, "_READ_CACHE_BYTES", 4 * recent._BEGINNING_BYTES)
     store.create_topic("wide", partitions=8, config={"inline.bytes": 1 << 20})
     fill(store, 10, random.Random(1).randbytes(5_000))

@@ -132,14 +132,14 @@ def test_a_dry_run_shows_all_and_takes_no_lease(store: Store, faults: FaultStore
 def test_the_partitions_of_a_compactor_that_died_are_free_after_its_lease(
     store: Store, clock: ManualClock, *, ahead: bool
 ) -> None:
-    """By the clock of the storage. A lease that it wrote before it was set back has no known end: it is over."""
+    """By the clock of the storage. A lease that it wrote before it was set back has no known end: it has expired."""
     fill(store, (0,))
     place(store, T0)
     clock.advance(-DURATION_MS if ahead else DURATION_MS)
     assert store.compact().held == 1
     clock.advance(-1 if ahead else 1)
     assert compacted(store.compact()) == [T0]
-    assert leases(store) == [], "the one that is over is deleted"
+    assert leases(store) == [], "the expired one is deleted"
 
 
 def test_the_clock_of_the_machine_ends_no_lease(store: Store, clock: ManualClock) -> None:

@@ -216,7 +216,7 @@ def test_an_upload_from_before_is_appended_behind_the_log_start(
 # Readers --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_consumer_below_the_log_start_is_reset_or_told(store: Store, clock: ManualClock) -> None:
+def test_a_consumer_below_the_log_start_is_reset_or_gets_an_error(store: Store, clock: ManualClock) -> None:
     """RET-04, CON-13: with a committed offset, and with a position."""
     send(store, clock, *(b"%d" % number for number in range(6)))
     with store.consumer(["t"], "g", auto_offset_reset="none") as consumer:

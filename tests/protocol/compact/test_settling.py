@@ -395,7 +395,7 @@ def test_a_compaction_of_one_partition_leaves_the_rows_of_the_others(store: Stor
     sound(store)
 
 
-def test_partitions_with_a_lease_are_left_alone_and_settled_when_it_is_over(store: Store, clock: ManualClock) -> None:
+def test_partitions_with_a_lease_are_left_alone_and_settled_when_it_expires(store: Store, clock: ManualClock) -> None:
     send(store, numbers(2))
     place_lease(store, T0)
     report = settle_now(store)

@@ -55,7 +55,7 @@ def test_partition_moves_after_owner_releases_it(world: World) -> None:
     assert second.beat().numbers == [], "it has not been given back yet"
     first.beat()
     assert world.last_events() == ["MemberSeen", "GroupRebalanced"]
-    assert second.look().numbers == [2, 3], "told by the entry of the other"
+    assert second.look().numbers == [2, 3], "learned from the entry of the other"
     assert group(world).generation == 2, "a hand-over changes no membership"
 
 

@@ -108,7 +108,7 @@ def test_partitions_that_are_added_after_an_idle_poll_are_read(resting: tuple[St
 
 
 def test_an_open_transaction_is_no_rest(resting: tuple[Store, Consumer]) -> None:
-    """A poll looks at its coordinator, and may end it when its timeout is over."""
+    """A poll looks at its coordinator, and may end it when its timeout has passed."""
     store, consumer = resting
     producer = store.producer("p")
     producer.begin_transaction()

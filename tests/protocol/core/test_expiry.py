@@ -52,7 +52,7 @@ def test_pst_06_idle_producer_expires_after_a_day() -> None:
 
 
 def test_pst_09_seq_08_expired_idempotent_producer_continues_with_any_sequence() -> None:
-    """SEQ-08, PST-09: its next sequence is accepted; so is a late retry, which only the window would have told."""
+    """SEQ-08, PST-09: its next sequence is accepted; so is a late retry, which only the window would have shown."""
     world = World()
     client = world.client()
     client.send(3)
@@ -161,10 +161,7 @@ def test_pst_09_unsafe_limits_are_refused(command: Expire) -> None:
 
 @pytest.mark.parametrize("end", ["init", "commit", "abort"])
 def test_tmo_07_idle_transactional_id_expires_after_a_week(end: str) -> None:
-    """TMO-07: EMPTY, COMPLETE_COMMIT and COMPLETE_ABORT; kept one millisecond before, gone at 7 d, with its ids.
-
-    TST-10.
-    """
+    """TMO-07, TST-10: EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT: kept until 1 ms before 7 d, then deleted with its ids."""
     world = World()
     client = world.client("tx")
     if end != "init":

@@ -175,7 +175,7 @@ def test_producer_states_survive_the_deletion_of_their_batches(world: World) -> 
     assert client.send(1).base_offset == 2
 
 
-def test_a_transaction_goes_on_above_the_log_start(world: World) -> None:
+def test_a_transaction_continues_above_the_log_start(world: World) -> None:
     """RET-05: the end of a transaction that begins at the log start."""
     world.plain(2)
     client = world.client("a")

@@ -41,7 +41,7 @@ def client(world: World) -> SessionClient:
 
 
 def fence_by_timeout(world: World, client: SessionClient) -> None:
-    """Another process aborts the open transaction, whose timeout is over."""
+    """Another process aborts the open transaction, whose timeout has passed."""
     txn = world.txn("a")
     world.do(AbortTxn("a", (txn.producer_id, txn.epoch), expired_only=True))
 
@@ -273,7 +273,7 @@ def test_repeated_end(
 
 
 def test_abort_after_the_timeout_fences_the_client(world: World, client: SessionClient) -> None:
-    """TMO-01, FEN-01: whoever aborts it, the epoch of the client is over."""
+    """TMO-01, FEN-01: whichever process aborts it, the epoch of the client ends."""
     client.transact()
     client.send()
     late, end = client.produce(client.numbered()), client.end(COMMIT)

@@ -323,7 +323,7 @@ def test_two_phase_commit_needs_transactional_id(bucket: MemoryStore, clock: Man
 
 @pytest.mark.parametrize("what", ["records", "offsets"])
 @pytest.mark.parametrize("home", range(3))
-def test_long_transaction_over_chains_goes_on_after_days(clock: ManualClock, home: int, what: str) -> None:
+def test_long_transaction_over_chains_continues_after_days(clock: ManualClock, home: int, what: str) -> None:
     """ADD-07, TPC-02: an answer of the coordinator expires after 12 hours, and its chain may be idle for longer."""
     store = process(MemoryStore(clock=clock), clock, chains=3)
     store.create_topic("t", partitions=PARTITIONS)

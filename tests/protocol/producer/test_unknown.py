@@ -108,7 +108,7 @@ def test_the_epoch_after_a_repeated_commit_is_that_of_the_next_transaction(bench
 
 
 def test_a_commit_that_was_applied_is_found_also_by_a_store_that_was_opened_again(bench: Bench) -> None:
-    """The chain's own memory of the attempt is gone; the producer's is enough."""
+    """The chain's own memory of the attempt is lost; the producer's is enough."""
     producer = begun(bench, b"a")
     future = producer.send("t", b"b", partition=0)
     with bench.silent(applied=True), pytest.raises(UnknownOutcomeError):

@@ -145,7 +145,7 @@ def test_given_snapshot_stays_as_it_is(one: Store, clock: ManualClock) -> None:
     assert [part.records for part in snapshot.blocked()] == [40]
 
 
-def test_scan_goes_on_if_the_transaction_cannot_be_ended(clock: ManualClock) -> None:
+def test_scan_returns_rows_if_the_transaction_cannot_be_ended(clock: ManualClock) -> None:
     """What is below it is read; the warning tells that it could not be aborted."""
     faults = FaultStore(MemoryStore(clock=clock))
     store = create_on(faults, runtime=FixedRuntime(clock, clock.sleep))

@@ -138,7 +138,7 @@ def test_only_the_partition_that_is_undecided_waits(store: Store, clock: ManualC
 def test_a_crashed_owner_is_recovered_by_its_successor(store: Store, clock: ManualClock) -> None:
     """REC-02, OFF-10: the init of the same transactional id aborts what it left, and the group is stable again.
 
-    Its partitions are free when its session is over.
+    Its partitions are free when its session has expired.
     """
     owner, crashed = store.consumer(["in"], group="g"), store.producer("worker")
     records = owner.poll(max_records=10)

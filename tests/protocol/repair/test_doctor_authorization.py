@@ -102,7 +102,7 @@ def test_rules_for_super_users_and_absent_topics_are_named(store: Store) -> None
     assert findings["topics"].message == "rules for 1 topic that does not exist: 'tt'"
 
 
-def test_a_store_that_nobody_administrates_is_bad() -> None:
+def test_a_store_without_an_administrator_is_bad() -> None:
     """No command leads to it: a change that locks its caller out is refused."""
     acl = Acl(ALICE, "ALLOW", "ALTER", "CLUSTER", CLUSTER)
     for rules, expected in [([acl], False), ([acl, replace(acl, permission="DENY")], True), ([], True)]:

@@ -380,7 +380,7 @@ def test_vacuum_refuses_a_store_that_is_not_sound(objects: MemoryStore, clock: M
         store.checkpoint()
         clock.advance(8 * DAY_MS)
         store.vacuum()
-        clock.advance(DAY_MS)  # The lease is over: the next hint names the new boundary.
+        clock.advance(DAY_MS)  # The lease has expired: the next hint names the new boundary.
     names, head = connection_of(store).keys, store.checkpoint()
     commit(store, [b"z"])
     orphan = "topics/t/0/orphan.parquet"

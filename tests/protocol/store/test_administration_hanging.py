@@ -72,30 +72,30 @@ def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
     A long transaction that its coordinator knows is not reported.
     """
     name = name_of(store)
-    with store.producer(name) as gone:
-        gone.begin_transaction()
-        write_everywhere(gone, b"value")
-        gone.commit_transaction()
+    with store.producer(name) as ended:
+        ended.begin_transaction()
+        write_everywhere(ended, b"value")
+        ended.commit_transaction()
     if expired:
         clock.advance(7 * DAY_MS)
         store.expire()
     healthy = open_everywhere(store, "healthy", transaction_timeout=900.0)
     assert store.find_hanging() == []
     healthy.commit_transaction()
-    forge(store, T0, gone.producer_id)
+    forge(store, T0, ended.producer_id)
     (hanging,) = store.find_hanging()
     transactional_id = None if expired else name
-    assert hanging == HangingTransaction(T0, gone.producer_id, 0, 4, clock(), transactional_id, "unknown")
+    assert hanging == HangingTransaction(T0, ended.producer_id, 0, 4, clock(), transactional_id, "unknown")
     assert [store.offsets("t", 0).last_stable, *store.find_hanging("t")] == [4, hanging]
     assert store.recover().aborted == (), "no other process knows the outcome"
-    assert not store.abort_hanging("t", 1, gone.producer_id)
-    assert store.abort_hanging("t", 0, gone.producer_id)
-    assert not store.abort_hanging("t", 0, gone.producer_id)
+    assert not store.abort_hanging("t", 1, ended.producer_id)
+    assert store.abort_hanging("t", 0, ended.producer_id)
+    assert not store.abort_hanging("t", 0, ended.producer_id)
     assert (store.find_hanging(), store.offsets("t", 0).last_stable) == ([], 6)
     log = connection_of(store).view().log(T0)
     assert log is not None
     assert [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in log.aborted] == [
-        (gone.producer_id, 4, 5)
+        (ended.producer_id, 4, 5)
     ]
     assert value_counts(store) == {b"value": 2 * PARTITIONS}
 
@@ -167,18 +167,18 @@ def test_adm_04_offsets_that_no_coordinator_knows_are_found(store: Store, clock:
     """ADM-04: damage; they go with their group."""
     group, name = groups_of(store, 0), name_of(store)
     store.producer(name).close()
-    gone = store.transaction(name)
+    ended = store.transaction(name)
     state = connection_of(store).chains[0].refresh()
     pending = OffsetsCommitted(
         group=group,
         offsets=[GroupOffset(topic="t", partition=0, offset=1)],
-        producer_id=gone.producer_id,
-        epoch=gone.epoch,
+        producer_id=ended.producer_id,
+        epoch=ended.epoch,
     )
     write(store, 0, state, pending)
     (hanging,) = store.find_hanging()
     assert (hanging.group, hanging.transactional_id, hanging.reason) == (group, name, "unknown")
-    assert (hanging.tp, hanging.producer_id, hanging.epoch) == (None, gone.producer_id, gone.epoch)
+    assert (hanging.tp, hanging.producer_id, hanging.epoch) == (None, ended.producer_id, ended.epoch)
     store.delete_group(group)
     assert store.find_hanging() == []
 

@@ -1,7 +1,7 @@
 """Bad input, one test a kind: an error of the right class that says what is wrong and where, and nothing half done.
 
 "Nothing half done" is checked on the bytes of the whole store: what was there is there, unchanged, and nothing that a
-state names has come or gone.
+state names was added or deleted.
 """
 
 from __future__ import annotations

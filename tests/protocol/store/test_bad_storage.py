@@ -1,4 +1,4 @@
-"""A storage that is away, refuses, or is full: told apart, without secrets, and nothing half done."""
+"""A storage that is away, refuses, or is full: distinguished, without secrets, and nothing half done."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from txnstore.store import create_on, open_on
 
 
 def test_an_unreachable_endpoint() -> None:
-    """Retriable, and told which URL; no secret in it."""
+    """Retriable, and naming the URL; no secret in it."""
     options = storage_options("http://127.0.0.1:9")
     calls: list[Callable[[], object]] = [
         lambda: txnstore.open("s3://bucket/x", options),
@@ -261,7 +261,7 @@ with txnstore.open(sys.argv[1]) as store:
 
 @pytest.mark.slow
 def test_file_size_limit_of_the_kernel(tmp_path: Path) -> None:
-    """A process that may not write files of this size: the same as a full disk, told by the kernel itself."""
+    """A process that may not write files of this size: the same as a full disk, refused by the kernel itself."""
     with txnstore.create(tmp_path / "store") as store:
         store.create_topic("t")
     done = subprocess.run(

@@ -134,7 +134,7 @@ def test_transactions_are_fenced_by_the_generation(clock: ManualClock, chains: i
     assert [position.offset for position in store.group("g").positions if position.tp == T0] == [4]
 
 
-def test_a_native_consumer_is_told_that_its_group_is_another_one(clock: ManualClock) -> None:
+def test_a_native_consumer_learns_that_its_group_is_another_one(clock: ManualClock) -> None:
     store = store_of(clock)
     submit(store, generation(1, A, expected=-1))
     with (
@@ -243,7 +243,7 @@ def test_the_command_line_shows_and_removes_members(tmp_path: Path) -> None:
 
 @CHAINS
 def test_members_of_kip_848_have_no_leases(clock: ManualClock, chains: int) -> None:
-    """Nobody takes their time: neither processes that watch leases, nor the clock of the storage."""
+    """No clock ends their sessions: neither processes that watch leases, nor the clock of the storage."""
     store = store_of(clock, chains)
     other = another_process(store, clock)
     submit(store, JoinGroup("g", "a", (("t", 2),), kind="consumer"))
@@ -257,8 +257,8 @@ def test_members_of_kip_848_have_no_leases(clock: ManualClock, chains: int) -> N
         with pytest.raises(GroupNotEmptyError, match="2 members that a gateway keeps"):
             process.delete_group("g")
         submit(process, Heartbeat("g", "a", (T0, T1)))
-    gone = (("b", group_of(store).members["b"].seen_at),)
-    submit(store, Heartbeat("g", "a", (T0,), expired=gone))
+    ended = (("b", group_of(store).members["b"].seen_at),)
+    submit(store, Heartbeat("g", "a", (T0,), expired=ended))
     store.checkpoint()
     append(store, "later")
     loaded = another_process(store, clock)

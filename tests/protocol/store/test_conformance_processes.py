@@ -145,7 +145,7 @@ def test_api_16_partial_transaction_is_never_committed() -> None:
 
 
 def test_fen_04_zombie_is_fenced_after_any_pause() -> None:
-    """FEN-04, FEN-05: no clock and no lease decides; its successor may be closed and gone meanwhile."""
+    """FEN-04, FEN-05: no clock and no lease decides; its successor may be closed meanwhile."""
     clock = ManualClock()
     store = new_store(clock=clock)
     zombie = begun(store, "id", b"zombie")
@@ -229,7 +229,7 @@ def test_rec_04_transaction_survives_crash_of_other_process(what: str, n: int) -
 
 
 def test_err_04_transient_storage_errors_are_retried() -> None:
-    """ERR-04, COORD-05: refusals for now are repeated; one that lasts is told as what it is, and a later call works."""
+    """ERR-04, COORD-05: refusals for now are repeated; one that lasts is raised as it is, and a later call works."""
     bench = Bench()
     producer = begun(bench.store, "id", b"a")
     with bench.plan(on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="entries", times=3)):

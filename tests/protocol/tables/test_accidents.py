@@ -108,10 +108,10 @@ def test_a_version_of_an_engine_is_not_forgotten_if_the_publication_fails(
     def fail(key: str) -> None:
         if key == keys.cut(2) and not failed:
             failed.append(key)
-            raise OSError("the machine is gone")
+            raise OSError("the machine has stopped")
 
     objects.before_create = fail
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="stopped"):
         other.tables.sync()
     assert other.tables.sync().foreign == (keys.table_version("t", 2),)
     assert newest(store).tables["t"].number == 3
@@ -228,7 +228,7 @@ def restore(objects: MovedObjects, saved: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 2, 3])
-def test_entries_that_were_lost_are_told_from_those_that_took_their_numbers(
+def test_lost_entries_differ_from_those_that_took_their_numbers(
     store: Store, clock: ManualClock, objects: MovedObjects, others: int
 ) -> None:
     """A cut that shows entries of before a restore is not continued, however many others were written since."""

@@ -226,7 +226,7 @@ def test_what_shows_the_history_shows_what_is_left(store: Store, clock: ManualCl
 
 
 @pytest.mark.slow
-def test_what_expires_after_a_week_expires_although_its_entries_are_gone(store: Store, clock: ManualClock) -> None:
+def test_what_expires_after_a_week_expires_although_its_entries_are_deleted(store: Store, clock: ManualClock) -> None:
     """The age of deleted entries is known by their boundary."""
     commit(store, [b"x"], writer="once")
     pass_days(store, clock, 20)

@@ -230,14 +230,14 @@ def test_an_old_backup_laid_over_a_store_opens_with_all_records(
     deleted = set(range(1, numbers(objects)[0]))
     for key, data in backup.items():
         objects.put(key, data)
-    gone = deleted - set(numbers(objects))
-    assert gone, "else this tests nothing"
+    missing = deleted - set(numbers(objects))
+    assert missing, "else this tests nothing"
     if which != "none":
         _lose(objects, which)
     with reopen(store, clock) as again:
         assert rows(again) == before
         commit(again, [b"after"])
-    assert gone.isdisjoint(numbers(objects))
+    assert missing.isdisjoint(numbers(objects))
     assert values(store)[-1] == b"after"
 
 

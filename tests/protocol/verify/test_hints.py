@@ -77,7 +77,7 @@ def test_the_entry_that_a_hint_names_is_the_only_one_lost(objects: MemoryStore) 
 
 
 def test_a_chain_that_was_rolled_back_without_its_hint_is_named(objects: MemoryStore) -> None:
-    """All checkpoints are gone, too."""
+    """All checkpoints are deleted, too."""
     objects.delete([item.key for item in objects.list(keys.checkpoints(0))])
     _lose(objects, 3)
     assert _violations(_verified(objects)) == [

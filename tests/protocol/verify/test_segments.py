@@ -207,7 +207,7 @@ def _replace_first(
     wrong_hash: bool = False,
     more: dict[str, pa.Array] | None = None,
 ) -> str:
-    """A compaction of the first batch, gone wrong: the rows that it stored are these."""
+    """A faulty compaction of the first batch: the rows that it stored are these."""
     (old,) = batches(store)[:1]
     count = len(offsets)
     table = pa.table(

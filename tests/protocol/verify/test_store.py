@@ -152,7 +152,7 @@ def test_missing_entries_below_a_checkpoint_are_found(store: Store) -> None:
 
 
 def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -> None:
-    """What cannot be told is not guessed: no segment is called missing because of an entry that is not readable."""
+    """What cannot be known is not guessed: no segment is called missing because of an entry that is not readable."""
     last = connection_of(store).view().sequence
     key = keys.entry(0, last - 1)
     connection_of(store).objects.put(key, b"{}")

@@ -276,7 +276,7 @@ def test_a_checkpoint_writes_only_what_is_new() -> None:
 
 
 @pytest.mark.slow
-def test_a_writer_notices_that_a_shared_file_is_gone() -> None:
+def test_a_writer_notices_that_a_shared_file_is_missing() -> None:
     """An operator deleted all checkpoints: those that a running writer saves afterwards are whole again."""
     objects = MemoryStore()
     with a_chain(objects, checkpoint_every=1) as chain:

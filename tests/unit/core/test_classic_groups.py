@@ -307,7 +307,7 @@ def test_offsets_expire_a_week_after_the_group_became_empty(world: World) -> Non
     assert expired_offsets(group(world), world.now + OFFSETS_RETENTION_MS) == [T0]
 
 
-def test_an_administrator_empties_a_group_whose_gateways_are_gone(world: World) -> None:
+def test_an_administrator_empties_a_group_whose_gateways_have_ended(world: World) -> None:
     world.do(generation(4, A, expected=-1))
     world.do(generation(5))
     world.do(ResetOffsets(offsets({T0: 1})))
@@ -361,7 +361,7 @@ def test_offsets_of_a_native_group(world: World) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", consumer_data("t")[:8], b"\0\0\xff\xff\xff\xff"])
-def test_offsets_of_members_that_nobody_understands_stay(world: World, data: bytes) -> None:
+def test_offsets_of_members_that_are_not_understood_stay(world: World, data: bytes) -> None:
     """As in Kafka; only that its answer is GROUP_SUBSCRIBED_TOPIC where the protocol type is ``consumer``."""
     world.commit_offset(1)
     world.do(generation(1, client("a", subscription=data), expected=-1))

@@ -21,7 +21,7 @@ from txnstore.errors import (
 @pytest.fixture
 def world() -> World:
     world = World(partitions=2)
-    world.blind = True  # No lease ends: a gateway names who is gone.
+    world.blind = True  # No lease ends: a gateway names the expired members.
     return world
 
 
@@ -93,7 +93,7 @@ def test_off_07_transactions_are_fenced_by_the_epoch(world: World) -> None:
     world.do(producer.append(offsets=offsets({T0: 3})))  # OFF-08: without a membership.
 
 
-def test_a_gateway_names_who_is_gone(world: World) -> None:
+def test_a_gateway_names_the_expired_members(world: World) -> None:
     """No time in the chain ends a member; and none that has joined again since is removed."""
     first, second = keep(world, "a"), keep(world, "b")
     seen = group(world).members["a"].seen_at
@@ -104,15 +104,15 @@ def test_a_gateway_names_who_is_gone(world: World) -> None:
     world.refuse(GroupNotEmptyError, DeleteGroup("g"))
     world.do(Heartbeat("g", "b", (), expired=(("a", seen),)))
     assert "a" in epochs(world)
-    gone = (("a", group(world).members["a"].seen_at),)
-    answer = world.do(Heartbeat("g", "b", (), expired=gone))
+    ended = (("a", group(world).members["a"].seen_at),)
+    answer = world.do(Heartbeat("g", "b", (), expired=ended))
     assert (answer.assigned, epochs(world)) == ((T0, T1), {"b": answer.generation})
     second.leave()
     assert (group(world).kind, epochs(world)) == ("consumer", {})
     world.do(DeleteGroup("g"))
 
 
-def test_those_who_are_gone_leave_without_a_command_of_another(world: World) -> None:
+def test_expired_members_leave_without_a_command_of_another(world: World) -> None:
     keep(world, "a")
     second = keep(world, "b")
     seen = {member_id: member.seen_at for member_id, member in group(world).members.items()}

@@ -200,7 +200,7 @@ class Readers:
 @settings(max_examples=150, deadline=None)
 @given(steps=work)
 def test_no_partition_has_two_readers(steps: list[tuple[str, int]]) -> None:
-    """At no step, whatever each has been told and when; in the end every partition has exactly one reader."""
+    """At no step, whatever each has learned and when; in the end every partition has exactly one reader."""
     readers = Readers(World(partitions=4))
     readers.step("join", 0)
     for kind, number in steps:

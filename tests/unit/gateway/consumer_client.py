@@ -25,7 +25,7 @@ async def ask(gateway: Gateway, version: int = 1, **fields: Any) -> dict[str, An
 
 @dataclass
 class Client:
-    """A consumer that does what it is told with its next heartbeat."""
+    """A consumer that follows its assignment with its next heartbeat."""
 
     gateway: Gateway
     member_id: str

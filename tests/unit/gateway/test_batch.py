@@ -184,7 +184,7 @@ def log_from(start: int) -> bytes:
 
 @pytest.mark.parametrize(("start", "offsets"), [(0, [0, 1, 7]), (2, [7]), (4, [7]), (8, []), (9, [])])
 @pytest.mark.parametrize("isolation", [READ_COMMITTED, 0])
-def test_aiokafka_goes_on_after_gaps(start: int, offsets: list[int], isolation: int) -> None:
+def test_aiokafka_reads_on_after_gaps(start: int, offsets: list[int], isolation: int) -> None:
     records = PartitionRecords(
         TopicPartition("t", 0), MemoryRecords(log_from(start)), [], start, None, None, True, isolation
     )
@@ -194,7 +194,7 @@ def test_aiokafka_goes_on_after_gaps(start: int, offsets: list[int], isolation: 
 
 @pytest.mark.parametrize(("start", "offsets"), [(0, [0, 1, 7]), (2, [7]), (4, [7]), (8, []), (9, [])])
 @pytest.mark.parametrize("isolation", [IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED])
-def test_kafka_python_goes_on_after_gaps(start: int, offsets: list[int], isolation: IsolationLevel) -> None:
+def test_kafka_python_reads_on_after_gaps(start: int, offsets: list[int], isolation: IsolationLevel) -> None:
     records = Fetcher.PartitionRecords(
         start, KafkaPythonPartition("t", 0), KafkaPythonRecords(log_from(start)), isolation_level=isolation
     )
@@ -203,7 +203,7 @@ def test_kafka_python_goes_on_after_gaps(start: int, offsets: list[int], isolati
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_librdkafka_goes_on_after_gaps(isolation: str) -> None:
+def test_librdkafka_reads_on_after_gaps(isolation: str) -> None:
     """Its mock broker counts one offset for each record, so it has records at 4 to 7: the gap of 3 to 7 hides them."""
     broker = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "", "log_level": 0, "test.mock.broker.rtt": 0})
     address = next(iter(broker.list_topics("t", timeout=10).brokers.values()))

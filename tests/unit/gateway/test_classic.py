@@ -211,7 +211,7 @@ def test_rebalance_completes_when_pending_member_leaves() -> None:
     assert group.joined(token).generation_id == 2
 
 
-def test_pending_member_that_leaves_a_stable_group_disturbs_nobody() -> None:
+def test_pending_member_that_leaves_a_stable_group_disturbs_no_member() -> None:
     group = Group()
     (first,) = group.stable(None)
     pending = group.joined(group.join(version=4)).member_id
@@ -340,7 +340,7 @@ def test_preferred_protocol_that_one_member_lacks_is_not_selected() -> None:
     assert group.joined(tokens[0]).protocol_name == "range"
 
 
-def test_protocol_is_possible_again_when_the_member_without_it_has_gone() -> None:
+def test_protocol_is_possible_again_when_the_member_without_it_has_left() -> None:
     group = Group()
     first, second = group.stable(None, None, protocols=BOTH)
     group.join(second, protocols=RANGE)
@@ -497,7 +497,7 @@ def test_member_whose_join_waits_does_not_expire() -> None:
     assert group.members() == [first, second]
 
 
-def test_join_phase_goes_on_while_only_static_members_are_silent() -> None:
+def test_join_phase_lasts_while_only_static_members_are_silent() -> None:
     group = Group()
     (static,) = group.stable("i", session=60_000)
     token = group.join()
@@ -788,7 +788,7 @@ def test_former_member_id_of_a_static_member_is_fenced() -> None:
 
 @pytest.mark.parametrize(("version", "skips"), [(8, False), (9, True)])
 def test_static_leader_returns(version: int, skips: bool) -> None:
-    """Since version 9 it is told that it leads and must not assign (KIP-814); before, that another one leads."""
+    """Since version 9 the answer says that it leads and must not assign (KIP-814); before, that another one leads."""
     group = Group()
     leader, follower = group.stable("i", "j")
     answer = group.joined(group.join("", "i", version=version))
@@ -1149,7 +1149,7 @@ def test_loaded_static_member_returns() -> None:
     assert group.chain[-1].members[1].assignment == b"b"
 
 
-def test_loaded_empty_group_goes_on_counting() -> None:
+def test_loaded_empty_group_continues_to_count() -> None:
     group = Group(generation(7))
     assert group.state() is State.EMPTY
     assert group.idle()

@@ -59,7 +59,7 @@ class Node:
 
 
 async def first_of(one: asyncio.Future[Any], other: asyncio.Future[Any], seconds: float | None) -> None:
-    """Wait until one of them is done, or the time is over."""
+    """Wait until one of them is done, or the time has passed."""
     await asyncio.wait({one, other}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 

@@ -271,18 +271,18 @@ def test_what_is_decoded_at_the_same_time_is_bounded(store: Store, monkeypatch: 
         await asyncio.gather(*(gateway.stretch(0, tp=tp) for tp in tps))
         return gateway.most
 
-    assert run(store, read) == 2  # One that needs all, and one that waits for nobody, lest it waits without end.
+    assert run(store, read) == 2  # One that needs all, and one that waits for no other, lest it waits without end.
 
 
-def test_a_reader_that_is_gone_costs_the_others_nothing(store: Store) -> None:
+def test_a_cancelled_reader_costs_the_others_nothing(store: Store) -> None:
     values = random_values(2, 70_000)
     commit(store, values)
     reads(store)
 
     async def read(gateway: Gateway) -> list[bytes]:
-        gone = asyncio.create_task(gateway.stretch(0))
+        cancelled = asyncio.create_task(gateway.stretch(0))
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled.cancel()
         return await gateway.values()
 
     assert run(store, read) == values

@@ -35,7 +35,7 @@ def batches(tp: TopicPartition, count: int, producer: ProducerIdentity = PLAIN) 
 
 
 class Recorder:
-    """A connection that commits when it is told to."""
+    """A connection that commits when a test lets it."""
 
     def __init__(self, chains: int) -> None:
         self.chains = range(chains)

@@ -28,7 +28,7 @@ from txnstore.gateway.properties import Properties
 @pytest.fixture
 def world() -> World:
     world = World(partitions=4)
-    world.blind = True  # No lease ends: a gateway names who is gone.
+    world.blind = True  # No lease ends: a gateway names the expired members.
     return world
 
 
@@ -214,7 +214,7 @@ def test_a_fenced_member_joins_again_without_its_partitions(world: World) -> Non
 
 
 def test_a_member_is_removed_while_it_joins_again(world: World) -> None:
-    """Who joins is never told that it is no member."""
+    """A client that joins never gets the error that it is no member."""
 
     async def main() -> None:
         gateway = Gateway(world)

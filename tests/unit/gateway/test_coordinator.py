@@ -208,7 +208,7 @@ def test_heartbeats_move_the_deadline() -> None:
     run(main())
 
 
-def test_next_coordinator_goes_on_with_the_stored_generation() -> None:
+def test_next_coordinator_continues_with_the_stored_generation() -> None:
     async def main() -> None:
         chain = Chain()
         first = coordinator(chain)
@@ -435,7 +435,7 @@ def test_generation_that_was_lost_is_not_begun_again_after_the_group_was_loaded_
     run(main())
 
 
-def test_empty_group_is_forgotten_though_nobody_waits_for_it_any_more() -> None:
+def test_empty_group_is_forgotten_though_no_request_waits_for_it() -> None:
     async def main() -> None:
         chain = Chain()
         chain.seconds = lambda: 0.5

@@ -63,7 +63,7 @@ def test_the_event_loop_reads_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     producer.close()
 
 
-def test_a_look_that_fails_when_nobody_waits_for_it_any_more_is_no_failure_of_the_gateway(
+def test_a_look_that_fails_when_no_request_waits_for_it_is_no_failure_of_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its requests were cancelled with their connections."""
@@ -84,7 +84,7 @@ def test_a_look_that_fails_when_nobody_waits_for_it_any_more_is_no_failure_of_th
             task.cancel()
         await asyncio.wait(waiting)
         may_fail.set()
-        while freshness._running is not None:  # noqa: ASYNC110 - nobody is told when it has ended
+        while freshness._running is not None:  # noqa: ASYNC110 - there is no event of its end
             await asyncio.sleep(0)
         gc.collect()
         assert failures == []
@@ -92,7 +92,7 @@ def test_a_look_that_fails_when_nobody_waits_for_it_any_more_is_no_failure_of_th
     run(store, scenario)
 
 
-def test_a_look_that_nobody_waits_for_reports_the_storage_as_a_warning(
+def test_a_look_without_a_waiting_request_reports_the_storage_as_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What a commit has made known is to be read; that this fails is no fault of the gateway, which others see."""

@@ -42,7 +42,7 @@ def test_each_gateway_leads_as_many_chains_as_the_others(count: int, chains: int
         assert (sum(numbers), max(numbers)) == (chains, -(-chains // count))
 
 
-def test_a_gateway_that_is_gone_gives_up_its_chains_and_few_others_move() -> None:
+def test_a_gateway_that_has_ended_gives_up_its_chains_and_few_others_move() -> None:
     before, without = led(peers(3)), peers(3)
     without.live = without.live[:2]
     after = led(without)
@@ -91,7 +91,7 @@ def test_a_peer_lives_that_answers() -> None:
     _run(scenario)
 
 
-def test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_name_a_peer_for_a_minute_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """It leads nothing by then: a client that has lost a broker from its metadata may wait for it forever."""
 
     async def scenario(_: socket.socket) -> None:
@@ -119,7 +119,7 @@ def test_a_peer_that_refuses_or_says_nothing_leads_nothing(monkeypatch: pytest.M
     monkeypatch.setattr(module, "_INTERVAL", 0.1)
 
     async def scenario(bound: socket.socket) -> None:
-        host, port = bound.getsockname()  # It listens, and nobody accepts.
+        host, port = bound.getsockname()  # It listens, and no thread accepts.
         own, silent, closed = Node(0, "127.0.0.1", 1), Node(1, host, port), Node(2, "127.0.0.1", 9)
         gateways = Peers([own, silent, closed], own, CHAINS, STORE, encrypted=False, changed=lambda: None)
         await gateways.start()
@@ -132,7 +132,7 @@ def test_a_peer_that_refuses_or_says_nothing_leads_nothing(monkeypatch: pytest.M
 
 
 class _Told(Peers):
-    """Peers that are told what the others do."""
+    """Peers to which a test reports what the others do."""
 
     does: dict[Node, str]
 
@@ -140,7 +140,7 @@ class _Told(Peers):
         return self.does[node]
 
 
-def test_a_peer_that_has_ended_is_gone_sooner_than_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_has_ended_is_dropped_sooner_than_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing listens where a gateway has ended; one that says nothing may be at work on another request."""
     monkeypatch.setattr(module, "_INTERVAL", 0.001)
     monkeypatch.setattr(module, "_DEAD", 1_000.0)
@@ -161,7 +161,7 @@ def test_a_peer_that_has_ended_is_gone_sooner_than_one_that_is_slow(monkeypatch:
     _run(scenario)
 
 
-def test_what_peers_do_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_peers_do_is_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bound: socket.socket) -> None:
         own, silent, closed = Node(0, "127.0.0.1", 1), Node(1, *bound.getsockname()), Node(2, "127.0.0.1", 9)
         gateways = Peers([own, silent, closed], own, CHAINS, STORE, encrypted=False, changed=lambda: None)

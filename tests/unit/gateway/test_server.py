@@ -214,7 +214,7 @@ def test_only_a_fetch_is_cancelled_when_its_client_leaves() -> None:
     run({Api.FETCH: wait, Api.LEAVE_GROUP: wait, Api.HEARTBEAT: wait}, scenario)
 
 
-def test_the_bytes_of_requests_count_until_they_have_ended_though_their_client_is_gone() -> None:
+def test_the_bytes_of_requests_count_until_they_have_ended_though_their_client_has_disconnected() -> None:
     release = asyncio.Event()
 
     async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
@@ -274,7 +274,7 @@ def test_draining_answers_what_has_arrived_and_then_closes() -> None:
 
 
 @pytest.mark.parametrize("api", [Api.PRODUCE, Api.TXN_OFFSET_COMMIT, Api.END_TXN, Api.INIT_PRODUCER_ID])
-def test_a_request_of_a_transaction_is_not_begun_after_its_client_has_gone(api: Api) -> None:
+def test_a_request_of_a_transaction_is_not_begun_after_its_client_has_disconnected(api: Api) -> None:
     """With transactions v1 it would get into the next one: its client has the same epoch there."""
     begun = list[Api]()
     answered = asyncio.Event()
@@ -347,7 +347,7 @@ def test_draining_gives_up_requests_that_do_not_end() -> None:
     run({Api.HEARTBEAT: wait}, scenario)
 
 
-def test_the_loop_goes_on_while_a_large_response_is_built_and_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_runs_while_a_large_response_is_built_and_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, encoders = threading.Semaphore(0), list[str]()
     write = write_response
 

@@ -130,12 +130,12 @@ def _no_static_names(patch: Patch) -> None:
     patch.setattr(Group, "_static", lambda self, instance: None)
 
 
-def _nobody_commits_in_a_transaction_like_outside(patch: Patch) -> None:
+def _no_member_commits_in_a_transaction_like_outside(patch: Patch) -> None:
     real = _checked(Group.check)
     patch.setattr(Group, "check", lambda self, claim, transactional: real(self, claim, False))
 
 
-def _nobody_commits_outside_like_in_a_transaction(patch: Patch) -> None:
+def _no_member_commits_outside_like_in_a_transaction(patch: Patch) -> None:
     real = _checked(Group.check)
     patch.setattr(Group, "check", lambda self, claim, transactional: real(self, claim, True))
 
@@ -155,7 +155,7 @@ def _a_static_member_that_comes_back_rebalances(patch: Patch) -> None:
     patch.setattr(Group, "join", join)
 
 
-def _who_leaves_rebalances_nobody(patch: Patch) -> None:
+def _a_leave_starts_no_rebalance(patch: Patch) -> None:
     patch.setattr(Group, "leave", lambda self, claim: self.members.pop(claim.member, None))
 
 
@@ -217,10 +217,10 @@ MUTANTS: list[Callable[[Patch], None]] = [
     _any_generation_of_a_member,
     _any_member,
     _no_static_names,
-    _nobody_commits_in_a_transaction_like_outside,
-    _nobody_commits_outside_like_in_a_transaction,
+    _no_member_commits_in_a_transaction_like_outside,
+    _no_member_commits_outside_like_in_a_transaction,
     _a_static_member_that_comes_back_rebalances,
-    _who_leaves_rebalances_nobody,
+    _a_leave_starts_no_rebalance,
     _no_sweep,
     _an_init_leaves_what_is_open,
     _a_commit_that_has_nothing_bumps,

@@ -99,7 +99,7 @@ def test_older_than_lists_open_transactions_only(store: Store, clock: ManualCloc
     assert [txn.transactional_id for txn in store.transactions(older_than=5)] == ["open"]
 
 
-def test_a_gap_in_the_sequence_is_abortable_and_the_producer_goes_on(store: Store) -> None:
+def test_a_gap_in_the_sequence_is_abortable_and_the_producer_continues(store: Store) -> None:
     """SEQ-03: a twin of its identity has taken the sequences; the early designs end the producer, KIP-360 does not."""
     producer, tp = store.producer("id"), TopicPartition("t", 0)
     producer.begin_transaction()
@@ -154,7 +154,7 @@ def test_offsets_by_name_are_those_of_the_topic_that_exists(store: Store) -> Non
 
 
 def test_killed_producer_blocks_readers_until_its_timeout(store: Store, clock: ManualClock) -> None:
-    """TMO-09: nobody notices the end of a process; whoever reads after the timeout aborts the transaction."""
+    """TMO-09: no process notices the end of another; the next reader after the timeout aborts the transaction."""
     producer = store.producer("id", transaction_timeout=10)
     producer.begin_transaction()
     producer.send("t", b"x", partition=0)

@@ -37,7 +37,7 @@ def test_tree_of_the_structure_note_names_what_exists() -> None:
         depth = (len(line) - len(line.lstrip())) // 2
         names = re.match(r"(?:[\w.]+(?:/|\.py)\s+)*[\w.]+(?:/|\.py)(?=\s|$)", line.strip())
         if names is None:
-            continue  # a description goes on
+            continue  # a description continues
         folder = folders[depth]
         paths = [folder / name for name in names.group().split()]
         missing += [str(path.relative_to(ROOT)) for path in paths if not path.exists()]

@@ -260,9 +260,9 @@ def test_record_of_unknown_offset_has_offset_minus_1() -> None:
 def test_failed_future_raises_and_returns_its_error() -> None:
     pending = batch()
     future = record(pending)
-    pending.settle(TransactionAbortedError("gone"))
+    pending.settle(TransactionAbortedError("aborted"))
     assert future.done()
-    with pytest.raises(TransactionAbortedError, match="gone"):
+    with pytest.raises(TransactionAbortedError, match="aborted"):
         future.result()
     assert isinstance(future.exception(), TransactionAbortedError)
 

@@ -50,7 +50,7 @@ def test_whether_a_batch_is_aborted_is_not_looked_up_in_all_aborted_transactions
     assert Counted.comparisons < 2 * TRANSACTIONS * 20
 
 
-def test_aborted_and_committed_transactions_of_several_producers_are_told_apart() -> None:
+def test_aborted_and_committed_transactions_of_several_producers_are_distinguished() -> None:
     world = World()
     clients = [world.client("a"), world.client("b")]
     expected = []

@@ -162,7 +162,7 @@ def test_a_flush_may_stop_its_own_thread() -> None:
     assert done.wait(300)
 
 
-def test_a_sender_that_nobody_refers_to_ends_the_thread() -> None:
+def test_a_sender_without_references_ends_the_thread() -> None:
     flush = Flush()
     linger = Linger(flush, TINY)
     del flush

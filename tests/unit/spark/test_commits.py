@@ -105,9 +105,7 @@ def test_a_repeated_micro_batch_does_nothing(store: Store, connect: Connect, run
 
 
 @pytest.mark.parametrize("given", [{}, {"transactionalId": "mine"}])
-def test_a_checkpoint_that_has_gone_back_skips_no_records(
-    store: Store, connect: Connect, given: dict[str, str]
-) -> None:
+def test_a_checkpoint_that_was_set_back_skips_no_records(store: Store, connect: Connect, given: dict[str, str]) -> None:
     """Spark plans micro-batch 1 again, up to what there is now: another one was committed under this number."""
     for number in range(3):
         commit(connect(), number, uploaded(store, f"{number}"))
@@ -166,7 +164,7 @@ def test_the_older_of_two_drivers_is_fenced(store: Store, connect: Connect, numb
 
 
 @ONE_CHAIN
-def test_a_run_goes_on_in_another_process_without_a_new_epoch(store: Store, connect: Connect) -> None:
+def test_a_run_continues_in_another_process_without_a_new_epoch(store: Store, connect: Connect) -> None:
     """Spark stops idle processes after a minute; the next one finds the epoch of its run in the store."""
     for number in range(3):
         connection = connect()
@@ -316,7 +314,7 @@ def test_a_repeated_micro_batch_is_known_under_another_transactional_id(
 def test_a_committed_micro_batch_that_was_planned_again_is_no_repetition(
     store: Store, connect: Connect, checkpoint: Path
 ) -> None:
-    """A checkpoint that has gone back by one micro-batch: the group shows that the offsets are not the same."""
+    """A checkpoint that was set back by one micro-batch: the group shows that the offsets are not the same."""
     options = {"group": "etl", "checkpointLocation": str(checkpoint)}
     given = sink_options({"path": "p", "topic": "t", **options})
     plan(checkpoint, store, 0, 0, 4)

@@ -364,7 +364,7 @@ def test_without_a_start_a_stream_follows_what_it_has_planned(store: Store, cloc
 
 
 @pytest.mark.parametrize("options", [{}, {"startingOffsets": "latest"}, {"startingOffsets": '{"0": 4}'}])
-def test_a_restarted_query_goes_on_from_the_start_of_its_plan(
+def test_a_restarted_query_continues_from_the_start_of_its_plan(
     store: Store, clock: ManualClock, options: dict[str, str]
 ) -> None:
     """The process does not know it when it gives the end; what the options say of the start is of no matter then."""

@@ -29,7 +29,7 @@ from txnstore.store import create_on
 
 @dataclass
 class Loads:
-    """A file that counts how often it is loaded, and fails as often as it is told to."""
+    """A file that counts how often it is loaded, and fails as often as a test sets."""
 
     data: bytes
     size: int | None = None

@@ -203,7 +203,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_one_process_has_probed_another_one_does_not(cache: Path) -> None:
-    """For one store, one user and a week of the clock, which may also have gone back."""
+    """For one store, one user and a week of the clock, which may also have been set back."""
     storage = Remote()
     assert [opened(storage, now=1_000), opened(storage, now=1_000 + proofs.VALID_MS - 1)] == [9, 0]
     assert opened(storage, "another id", now=1_000) == 9

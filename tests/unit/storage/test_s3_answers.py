@@ -379,7 +379,7 @@ def test_redirected_create_has_not_succeeded(status: int, transport: str) -> Non
             StorageError, match=str(status) if transport == "s3fs" or status != 303 else "ETag of the answer"
         ) as raised:
             store.put_if_absent("moved", b"x")
-        followed = status == 303 and transport == "obstore"  # It cannot be told not to.
+        followed = status == 303 and transport == "obstore"  # It has no option against it.
         assert type(raised.value) is (UnknownOutcomeError if followed else StorageRefusedError)
         store.close()
         server.shutdown()

@@ -449,7 +449,7 @@ def test_timer_calls_its_task_once_for_each_time() -> None:
     assert called.empty()
 
 
-def test_timer_goes_on_after_a_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_timer_continues_after_a_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     called: SimpleQueue[None] = SimpleQueue()
 
     def fail() -> None:

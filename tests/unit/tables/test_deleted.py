@@ -44,7 +44,7 @@ def test_the_same_publisher_publishes_all_of_them_again(store: Store, changed: t
     assert store.tables.sync().changes == ()
 
 
-def test_a_publisher_goes_on_from_what_another_one_has_published_again(store: Store, clock: ManualClock) -> None:
+def test_a_publisher_continues_from_what_another_one_has_published_again(store: Store, clock: ManualClock) -> None:
     """The cut that it remembers exists again under its number, and is another one."""
     write(store, "a", "b")
     store.tables.sync()

@@ -100,9 +100,9 @@ def test_manifests_have_the_files_that_snapshots_added_and_not_those_that_they_r
         for group in groups:
             assert len({isinstance(entry.file, DeleteFile) for entry in group.entries}) == 1
             assert all(entry.sequence == int(entry.file.path.strip("xd")) // 100 for entry in group.entries)
-        told = [entry for group in groups if group.manifest is None for entry in group.entries]
-        assert {entry.file.path for entry in told if entry.status is Status.DELETED} == removed
-        assert {entry.file.path for entry in told if entry.status is Status.ADDED} == {each.path for each in added}
+        listed = [entry for group in groups if group.manifest is None for entry in group.entries]
+        assert {entry.file.path for entry in listed if entry.status is Status.DELETED} == removed
+        assert {entry.file.path for entry in listed if entry.status is Status.ADDED} == {each.path for each in added}
         groups = [_written(group, sequence) for group in groups]
         assert len(groups) < 32 + 44
 

@@ -242,7 +242,7 @@ def test_a_rule_without_effect_is_refused_alone(secured: ServedStore, changes: d
     assert secured.store.acls.list() == [Acl("User:alice", "ALLOW", "READ", "TOPIC", "t")]
 
 
-def test_nobody_loses_the_right_to_change_the_rules(secured: ServedStore) -> None:
+def test_no_administrator_loses_the_right_to_change_the_rules(secured: ServedStore) -> None:
     secured.store.acls.create(Acl("User:alice", "ALLOW", "ALTER", "CLUSTER", "kafka-cluster"))
     own = {"resource_type": CLUSTER, "resource_name": "kafka-cluster", "operation": ALTER}
     creations = [_creation(**own, permission_type=DENY), _creation()]

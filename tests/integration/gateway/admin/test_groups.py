@@ -165,8 +165,8 @@ def test_a_group_whose_members_are_joining_is_not_deleted(gateway: ServedStore) 
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_a_commit_in_the_first_rebalance_of_a_group_is_told_of_it(gateway: ServedStore, version: int) -> None:
-    """The chain has no such group yet: a client ends that is told so."""
+def test_a_commit_in_the_first_rebalance_of_a_group_gets_its_error(gateway: ServedStore, version: int) -> None:
+    """The chain has no such group yet: a client that gets this error ends."""
     gateway.store.create_topic("t")
     joined = gateway.ask(Api.JOIN_GROUP, _JOINING, 3)
     partition = {"partition_index": 0, "committed_offset": 0}

@@ -80,7 +80,7 @@ def test_records_of_an_open_transaction_are_not_deleted(gateway: ServedStore) ->
         producer.abort_transaction()
 
 
-def test_clients_are_told_that_an_offset_is_out_of_range(
+def test_clients_get_the_error_of_an_offset_out_of_range(
     confluent: AdminClient, kafka_python: KafkaAdminClient, store: Store
 ) -> None:
     store.create_topic("t")
