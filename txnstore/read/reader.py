@@ -75,8 +75,8 @@ class OpenSlice:
     def __init__(self, part: Slice, columns: Columns, file: SegmentFile, pieces: Sequence[PieceRows]) -> None:
         columns.check(part.batch, file.columns)
         self.part = part
+        self.file = file
         self._columns = columns
-        self._file = file
         self._pieces = pieces
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class OpenSlice:
     def share(self, number: int, count: int) -> OpenSlice:
         """One of ``count`` runs of the pieces, with a ``number`` from 0."""
         first, last = (len(self._pieces) * each // count for each in (number, number + 1))
-        return OpenSlice(self.part, self._columns, self._file, self._pieces[first:last])
+        return OpenSlice(self.part, self._columns, self.file, self._pieces[first:last])
 
     def read(self, number: int) -> pa.Table:
         """Decode one piece; of a large segment it is fetched first.
@@ -109,7 +109,7 @@ class OpenSlice:
     def _decode(self, number: int) -> tuple[pa.Table, Run]:
         piece, segment = self._pieces[number], self.part.batch.segment
         try:
-            table = self._file.read(piece.number, self._columns.needs(self.part))
+            table = self.file.read(piece.number, self._columns.needs(self.part))
             if piece.rows != table.num_rows:
                 table = table.slice(piece.start, piece.rows)
             if self.part.origin is None:
@@ -138,9 +138,7 @@ def open_slice(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts:
     if cache is not None and _reads_whole_object(part, cache.partitions):
         tp, decoded = part.tp, cache.decoded
         # By all that the chain says of it, which the opening checks.
-        file = cache.once(
-            segment, segment.size, lambda: _KeptSegment(open_whole(objects, tp, segment), segment, decoded)
-        )
+        file = cache.once(segment, segment.size, lambda: _kept(open_whole(objects, tp, segment), segment, decoded))
     if file is None and (is_ranged(part, columns) or (in_parts and has_footer(segment))):
         file = RangedSegment(objects, part.tp, segment)
         check_file(segment, file)
@@ -169,6 +167,11 @@ class _KeptSegment:
             table = self._file.read(piece, columns)
             self._decoded.keep(name, table, table.nbytes)
         return table
+
+
+def _kept(file: SegmentFile, segment: Segment, decoded: ByteCache[Hashable, Any]) -> SegmentFile:
+    """A file that is read several times: one that is in memory needs no more."""
+    return file if isinstance(file, DecodedSegment) else _KeptSegment(file, segment, decoded)
 
 
 def _reads_whole_object(part: Slice, partitions: Mapping[str, int] | None) -> bool:
@@ -226,6 +229,14 @@ def read_together(slices: Iterable[OpenSlice], columns: Columns) -> pa.Table:
         CorruptionError: A slice cannot be decoded.
     """
     tables: list[pa.Table] = []
+    for _, some in groupby(slices, lambda opened: isinstance(opened.file, DecodedSegment)):
+        opened = [*some]
+        decoded = [(each.part, each.file) for each in opened if isinstance(each.file, DecodedSegment)]
+        tables += [read_decoded(decoded, columns)] if decoded else _read_pieces(opened, columns)
+    return pa.concat_tables(tables).combine_chunks() if tables else columns.schema.empty_table()
+
+
+def _read_pieces(slices: Iterable[OpenSlice], columns: Columns) -> Iterator[pa.Table]:
     decoded = (rows for opened in slices for rows in opened.decoded())
 
     def kind(rows: tuple[pa.Table, Run]) -> tuple[object, ...]:
@@ -235,12 +246,11 @@ def read_together(slices: Iterable[OpenSlice], columns: Columns) -> pa.Table:
     for _, alike in groupby(decoded, kind):
         rows, runs = zip(*alike, strict=True)
         try:
-            tables.append(evaluate(columns, _concatenated(rows), runs))
+            yield evaluate(columns, _concatenated(rows), runs)
         except _UNFIT:
             for table, run in zip(rows, runs, strict=True):
                 _fit(columns, table, run)  # Names the segment.
             raise
-    return pa.concat_tables(tables).combine_chunks() if tables else columns.schema.empty_table()
 
 
 def read_decoded(parts: Sequence[tuple[Slice, DecodedSegment]], columns: Columns) -> pa.Table:

@@ -118,6 +118,7 @@ class Columns:
         names: The names of the columns.
         schema: The Arrow schema of every table of the read, also of an empty one.
         everything: The columns of the topic as segments store them.
+        hidden: The names of the hidden columns.
         conserves: See above.
     """
 
@@ -141,7 +142,8 @@ class Columns:
         every = pa.schema([*shown, *hidden])
         self.names: tuple[str, ...] = (*(shown.names if names is None else names), *(field.name for field in hidden))
         self.schema = pa.schema([every.field(name) for name in self.names])
-        reserved = {field.name for field in (*RESERVED_FIELDS, *hidden)}
+        self.hidden = frozenset(field.name for field in hidden)
+        reserved = {field.name for field in RESERVED_FIELDS} | self.hidden
         self._stored = [name for name in self.names if name not in reserved]
         self._target = pa.schema([self.everything.field(name) for name in self._stored])
         self._time_column = "timestamp" if topic.schema is None else topic.timestamp
@@ -192,7 +194,8 @@ class Columns:
         names = self._needs.get(kind)
         if names is None:
             values = self.values(kind)
-            found = [_name_of(values[name]) for name in self.names]
+            # First those of the topic: what is decoded then often has its schema, and needs no conversion.
+            found = [*self._stored, *(_name_of(values[name]) for name in self.names)]
             if kind[0] is not Layout.APPENDED:
                 found += [PARTITION_FIELD.name, OFFSET_FIELD.name]
             names = self._needs[kind] = [*dict.fromkeys(filter(None, found))]
@@ -298,19 +301,19 @@ def evaluate(columns: Columns, decoded: pa.Table, runs: Sequence[Run]) -> pa.Tab
     if columns.conserves:
         _check_sums(decoded, conformed, runs)
     values = columns.values(columns.kind(runs[0].part))
-    arrays = [_evaluated(field, values[field.name], columns, conformed, decoded, runs) for field in columns.schema]
+    arrays = [_evaluated(name, values[name], columns, conformed, decoded, runs) for name in columns.names]
     return pa.Table.from_arrays(arrays, schema=columns.schema)
 
 
 def _evaluated(
-    field: pa.Field, value: Value, columns: Columns, conformed: pa.Table, decoded: pa.Table, runs: Sequence[Run]
+    shown: str, value: Value, columns: Columns, conformed: pa.Table, decoded: pa.Table, runs: Sequence[Run]
 ) -> Any:
     match value:
         case Stored(name, required=False):
-            if name in conformed.column_names:
+            if name not in columns.hidden:
                 return conformed.column(name)
-            hidden = name in decoded.column_names
-            return decoded.column(name) if hidden else pa.nulls(decoded.num_rows, field.type)
+            found = name in decoded.column_names
+            return decoded.column(name) if found else pa.nulls(decoded.num_rows, columns.schema.field(name).type)
         case Stored(name):
             stored = decoded.column(name)
             if stored.null_count:
@@ -318,12 +321,13 @@ def _evaluated(
                 raise CorruptionError(msg)
             return stored
         case Constant(text):
-            return columns.constant(text, field.type, decoded.num_rows)
+            return columns.constant(text, columns.schema.field(shown).type, decoded.num_rows)
         case OfFile():
             number = _per_row(value, runs)
+            data_type = columns.schema.field(shown).type
             if isinstance(number, int):
-                return columns.constant(number, field.type, decoded.num_rows)
-            return pa.array(number, field.type)
+                return columns.constant(number, data_type, decoded.num_rows)
+            return pa.array(number, data_type)
         case RowOffset(origin):
             return pa.array(each_number([origin.of(run.part) + run.at for run in runs], [run.rows for run in runs]))
         case EventTime(name, default):
