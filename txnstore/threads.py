@@ -419,8 +419,7 @@ class Workers(Executor):
         task = Task(partial(fn, *args, **kwargs))
         with self._lock.own:
             # After a shutdown nothing is queued: no thread would take it.
-            if not self._closed and self._pid == os.getpid() and self._ready():
-                self._tasks.put(task)
+            if not self._closed and self._pid == os.getpid() and self._given(task):
                 return task
         task.run()
         error = task._error  # noqa: SLF001
@@ -428,17 +427,21 @@ class Workers(Executor):
             raise error
         return task
 
-    def _ready(self) -> bool:
-        """Whether a thread will take another task; starts one if none is idle."""
+    def _given(self, task: Task[Any]) -> bool:
+        """Give the task to a thread, to a new one if none is idle; False if there is no thread."""
         try:
             self._idle.pop()
         except IndexError:
             if len(self._loops) < self._most:
-                loop = Task(partial(_work, self._tasks, self._idle))
+                loop = Task(partial(_work, self._tasks, self._idle, [task]))
                 with suppress(RuntimeError):  # The system has no more threads.
                     start(loop.run, f"{self._name}-{len(self._loops)}")
                     self._loops.append(loop)
-        return bool(self._loops)
+                    return True
+        if not self._loops:
+            return False
+        self._tasks.put(task)
+        return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the threads after the tasks that are queued; can be repeated after an interrupt."""
@@ -460,22 +463,25 @@ class Workers(Executor):
                     loop.wait()
 
 
-def _work(tasks: SimpleQueue[Task[Any] | None], idle: list[None]) -> None:
-    """The loop of a thread. Refers to no pool, so a pool without other references is collected."""
-    while True:
+def _work(tasks: SimpleQueue[Task[Any] | None], idle: list[None], first: list[Task[Any]]) -> None:
+    """The loop of a thread, which begins with a task of its own.
+
+    A thread that found the queue empty before its first task was queued would count as idle while it runs the task.
+    Refers to no pool, so a pool without other references is collected.
+    """
+    task: Task[Any] | None = first.pop()  # The loop of a thread outlives its tasks, and keeps none.
+    while task is not None:
+        try:
+            task.run()
+        except Exception:  # noqa: BLE001 - not of the call, which result() raises; and no signal reaches this thread
+            _LOG.exception("a callback of a task failed")
+        del task  # An idle thread keeps no result.
         try:
             task = tasks.get_nowait()
         except Empty:
             idle.append(None)
             task = tasks.get()
-        if task is None:
-            tasks.put(None)  # For the next thread.
-            return
-        try:
-            task.run()
-        except Exception:  # noqa: BLE001 - not of the call, which result() raises; and no signal reaches this thread
-            _LOG.exception("a callback of a task failed")
-        del task
+    tasks.put(None)  # For the next thread.
 
 
 _pools: weakref.WeakSet[Workers] = weakref.WeakSet()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
@@ -126,6 +127,26 @@ def test_pool_runs_tasks_and_starts_no_thread_while_one_is_idle() -> None:
         assert list(pool.map(abs, range(-20, 0))) == list(range(20, 0, -1))
 
 
+def test_a_thread_that_runs_its_first_task_does_not_count_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast it starts: the second task would be queued behind the first, which waits for it here."""
+    both, began = threading.Barrier(2), threading.Event()
+    pool = Workers(2)
+
+    def start_first(run: Callable[[], object], name: str) -> None:
+        start(run, name)
+        while not (began.is_set() or pool._idle):
+            began.wait(0.001)
+
+    def meet() -> int:
+        began.set()
+        return both.wait(10)
+
+    monkeypatch.setattr(threads, "start", start_first)
+    met = [pool.submit(meet), pool.submit(meet)]
+    assert sorted(task.result() for task in met) == [0, 1]
+    pool.shutdown()
+
+
 def test_pool_starts_no_more_than_its_threads() -> None:
     gates = [Gate() for _ in range(3)]
     with Workers(2) as pool:
@@ -219,7 +240,7 @@ def test_load_imports_in_another_thread_and_waits_for_it(tmp_path: Path, monkeyp
 
 # Interrupts -----------------------------------------------------------------------------------------------------------
 
-OURS = places(Workers.submit, Workers._ready, start, Task.__init__, Task.wait, Task.result, Task.exception, Task.done)
+OURS = places(Workers.submit, Workers._given, start, Task.__init__, Task.wait, Task.result, Task.exception, Task.done)
 
 
 def test_interrupt_anywhere_in_a_submit_or_a_wait_leaves_the_pool_usable() -> None:
