@@ -37,7 +37,7 @@ def judged(connection: Connection, error: TxnStoreError) -> TxnStoreError:
     try:
         view = connection.view()
         logs = [log for _, log in view.partitions_of(missing.tp.topic)] if missing.tp.topic in view.topics else []
-    except StorageError as failure:
+    except (StorageError, CorruptionError) as failure:
         return failure  # Whether it is lost is unknown now.
     except TxnStoreError:
         return error

@@ -22,6 +22,7 @@ from tests.helpers.compaction import (
     values,
 )
 from tests.helpers.connections import connection_of
+from txnstore.chain.keys import Keys
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import ProducerIdentity, TopicPartition
@@ -132,6 +133,26 @@ def test_reader_with_an_older_snapshot_continues(store: Store, clock: ManualCloc
     assert len(store.vacuum(3600).deleted) == 3
     assert rows(store) == committed
     with pytest.raises(SnapshotExpiredError, match="was deleted by a vacuum"):
+        rows(store, snapshot=snapshot)
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_a_damaged_entry_is_named_instead_of_the_segment_that_it_hides(
+    store: Store, objects: HookStore, clock: ManualClock
+) -> None:
+    """Whether the newest state names the missing segment is unknown: the error is of what could not be read."""
+    for value in (b"a", b"b"):
+        commit(store, [value])
+    snapshot = store.snapshot()
+    store.compact()
+    clock.advance(HOUR_MS)
+    other = reopen(store, clock)
+    assert len(other.vacuum(3600).deleted) == 2
+    commit(other, [b"c"])
+    for chain in range(len(connection_of(store).chains)):
+        newest = max(item.key for item in objects.list(Keys(store.store_id).entries(chain)))
+        objects.put(newest, objects.get(newest)[:-3])
+    with pytest.raises(CorruptionError, match=r"/entries/"):
         rows(store, snapshot=snapshot)
 
 
