@@ -305,7 +305,8 @@ class ObstoreRequests(Requests):
         client: dict[str, Any] = {
             "allow_http": endpoint.startswith("http://"),
             "connect_timeout": timedelta(seconds=wanted.connect_timeout),
-            "read_timeout": timedelta(seconds=wanted.read_timeout * mib),  # It includes the upload of the body.
+            # It includes the upload of the body, for which each further MiB adds a quarter: 4 s at the default.
+            "read_timeout": timedelta(seconds=wanted.read_timeout * (mib + 3) / 4),
             "timeout": timedelta(days=1),  # Of a whole request; its parts have those above.
             "http1_only": True,
             **self._certificates(),
