@@ -336,6 +336,8 @@ def _evaluated(
 
 def each_number(firsts: Sequence[int], counts: Sequence[int]) -> np.ndarray:
     """The numbers of consecutive ranges: the first one of each, and how many it has."""
+    if len(firsts) == 1:
+        return np.arange(firsts[0], firsts[0] + counts[0], dtype=np.int64)
     ends = np.cumsum(counts)
     return np.repeat(np.array(firsts, np.int64) - ends + counts, counts) + np.arange(ends[-1])
 
