@@ -1066,6 +1066,8 @@ class View:
             raise RefusedError("a batch has more rows than its segment")
         if "_timestamp" in table.column_names:
             times: list[int | None] = _milliseconds(table["_timestamp"])
+            if None in times:
+                raise RefusedError("a compacted segment has a row without its event time")
         elif batch["timestamp_type"] == "CreateTime" and time_column in table.column_names:
             times = _milliseconds(table[time_column])
         else:

@@ -788,7 +788,7 @@ class _ByHand:
 
 @story(chains=2)
 def unusual(s: Story) -> None:
-    """Made by hand, what the rules define and no release writes: late clocks and epochs, times that are null."""
+    """Made by hand, what the rules define and no release writes: late clocks and epochs, a column of times."""
     by_hand = _ByHand(s)
     for name in ("t", "again", "open"):
         s.store.create_topic(name, 3)
@@ -833,8 +833,8 @@ def unusual(s: Story) -> None:
     replaced = {"type": "SegmentsReplaced", "topic": aborted[0], "partition": aborted[1], "added": []}
     by_hand.entry(there, {**replaced, "removed": [2], "clean_until": 3})
 
-    # A compacted batch whose times are null: neither the column of the topic counts, nor the time of the entry.
-    times = pa.array([None, 7, None], pa.timestamp("ms", "UTC"))
+    # A compacted batch: neither the column of the topic counts, nor the time of the entry.
+    times = pa.array([9, 7, 99], pa.timestamp("ms", "UTC"))
     table = by_hand.rows("x", "y", "z", _offset=pa.array([3, 4, 5], pa.int64()), _timestamp=times)
     (segment,) = by_hand.segments("t", table, explicit_offsets=True)
     batch = {"base_offset": 3, "limit": 6, "records": 3, "segment": segment, "min_timestamp": 7, "max_timestamp": 99}

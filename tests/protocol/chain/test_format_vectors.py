@@ -152,10 +152,10 @@ WRONG: dict[str, tuple[str, str, str]] = {
         '(batch, max(start, base), min(limit, batch["limit"]))',
         '(batch, max(start, base), min(end, batch["limit"]))',
     ),
-    "a column of the topic replaces a stored time that is null": (
+    "a column of the topic replaces a stored time": (
         "unusual",
         'if "_timestamp" in table.column_names:',
-        'if "_timestamp" in table.column_names and not table["_timestamp"].null_count:',
+        'if "_timestamp" in table.column_names and time_column not in table.column_names:',
     ),
     "a decided abort hides all batches of its producer": (
         "identities",
