@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The folders of the product: the others below `txnstore/` are links to the last three.
 PRODUCT = ("txnstore", "pyspark_txnstore", "catalog", "compactor", "cli")
 #: What users read: the other pages of `docs/` are for who works on the project.
-INTERNAL = ("docs/internals/", "docs/design/")
+INTERNAL = ("docs/internals/",)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Which batches of a flush share a segment: the small ones of a topic. See docs/design/0032-shared-segments.md."""
+"""Which batches of a flush share a segment: the small ones of a topic. See docs/internals/design/segments.md."""
 
 from __future__ import annotations
 

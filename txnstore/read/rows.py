@@ -3,7 +3,7 @@
 Which batches are visible is decided in :mod:`txnstore.core.log.visibility`, which rows of a segment a slice has in
 :mod:`txnstore.core.log.slices`. Here is what these rows show: :class:`Columns` gives for each column a :data:`Value`.
 :func:`evaluate` computes values from decoded rows; SQL and Spark print the same ones in their dialects. See
-docs/design/0042-rows.md.
+docs/internals/design/rows.md.
 """
 
 from __future__ import annotations
