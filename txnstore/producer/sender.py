@@ -698,6 +698,8 @@ class Sender:
 
     def close(self) -> None:
         """Flush, or abort the open transaction, then refuse further calls (API-11). Raises unreported failures."""
+        # Refused in a signal handler that interrupts a holder of a lock: the thread, which stops, may wait for it.
+        _ = self._turn.own, self._lock.own
         self.linger.stop()
         self._in_turn(self._close)
         self.raise_unreported()

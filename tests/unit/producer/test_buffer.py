@@ -16,6 +16,7 @@ from tests.helpers.shell import T0, GatedStore, new_store, sound, values
 from txnstore.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
+    ReentrantCallError,
     SchemaMismatchError,
     StorageRefusedError,
     TransactionAbortedError,
@@ -338,3 +339,27 @@ def test_an_interrupted_send_leaves_nothing_that_a_flush_cannot_write() -> None:
         everywhere(places(Sender.send, Sender._open_batch, Buffer.open_batch, ProducerBatch.add_record), attempt)
     )
     assert lengths == {1, 2}
+
+
+def test_a_close_by_a_signal_handler_during_a_flush_does_not_wait_for_the_thread() -> None:
+    """The thread may wait for that flush, which waits for the handler: the close is refused before it."""
+    refused = list[Exception]()
+
+    class Interrupted(MemoryStore):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            if sent:
+                try:
+                    producer.close()
+                except ReentrantCallError as error:
+                    refused.append(error)
+                assert not linger_loop(producer).done()
+            return super().put_if_absent(key, data)
+
+    sent = False
+    producer = new_store(Interrupted()).producer(linger=60)
+    producer.send("t", b"a")
+    sent = True
+    producer.flush()
+    sent = False
+    assert len(refused) == 1
+    producer.close()
