@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnstore.core.log.commands import Appended
-from txnstore.errors import TxnStoreError
+from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.producer.batches import ProducerBatch
 from txnstore.segment.schema import as_milliseconds
 from txnstore.validation import check_callable, check_seconds
@@ -45,7 +47,13 @@ class RecordMetadata:
 
 
 def _seconds(timeout: float | None) -> float | None:
-    return None if timeout is None else check_seconds("timeout", timeout, least=None)
+    """The seconds of a wait: at most as many as a thread can wait for."""
+    if timeout is None:
+        return None
+    seconds = check_seconds("timeout", timeout, least=None)
+    if math.isnan(seconds):
+        raise InvalidConfigError("timeout must be a number of seconds, not nan")
+    return min(seconds, threading.TIMEOUT_MAX)
 
 
 class Waits(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tests.helpers.producing import Bench
 from tests.helpers.shell import GatedStore, new_store, values
 from txnstore import threads
 from txnstore.errors import (
+    InvalidConfigError,
     InvalidTxnStateError,
     RecordTooLargeError,
     SchemaMismatchError,
@@ -101,6 +103,15 @@ def test_a_wait_for_one_record_does_not_swallow_the_error_of_another() -> None:
 
 
 # Time limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e12, 10**30], ids=str)
+def test_a_time_limit_may_be_longer_than_threads_can_wait(timeout: float) -> None:
+    with new_store() as store, store.producer(linger=None) as producer:
+        assert producer.send("t", b"a", partition=0).result(timeout).offset == 0
+        assert producer.send("t", b"b", partition=0).exception(timeout) is None
+        with pytest.raises(InvalidConfigError, match="timeout must be a number of seconds, not nan"):
+            producer.send("t", b"c", partition=0).result(math.nan)
 
 
 @pytest.mark.parametrize("by", ["another flush", "the wait itself"])
