@@ -458,8 +458,11 @@ class Transaction:
         return self if state in (_S.READY, self.state) else replace(self, state=state, error=error)
 
     def record_refused(self, error: BaseException) -> Transaction:
-        """A record was refused: an open transaction becomes abortable (API-05). The same value without one."""
-        if self.preparing or self.state is not _S.IN_TRANSACTION:
+        """A record was refused: an open transaction becomes abortable (API-05). The same value without one.
+
+        A record that a state has refused belongs to no transaction: another one may be open by now.
+        """
+        if self.preparing or self.state is not _S.IN_TRANSACTION or isinstance(error, InvalidTxnStateError):
             return self
         return replace(self, state=self.next_state(_E.ABORTABLE), error=error)
 

@@ -67,12 +67,14 @@ def test_16_threads_send_while_another_commits() -> None:
 
     def work(number: int) -> None:
         if number == 16:
-            for _ in range(12):
-                with producer.transaction() as txn:
-                    txn.send("t", b"committer", partition=0)
-                    turns.release(800)
-                    txn.flush()
-            stop.set()
+            try:
+                for _ in range(12):
+                    with producer.transaction() as txn:
+                        txn.send("t", b"committer", partition=0)
+                        turns.release(800)
+                        txn.flush()
+            finally:
+                stop.set()
             return
         step = 0
         while not stop.is_set():

@@ -307,3 +307,10 @@ def _after_an_input(rng: random.Random, txn: Transaction) -> tuple[Transaction, 
     if rng.random() < 0.02:
         inputs = [lambda: txn.failed(FATAL), lambda: txn.after(ProducerEvent.CLOSE)]
     return rng.choice(inputs)(), False
+
+
+def test_a_record_that_a_state_refused_fails_no_later_transaction() -> None:
+    """A thread sends while another commits, and the next transaction is open before the refusal arrives."""
+    txn = Transaction(ProducerIdentity(1, 0, "p")).begun()
+    assert txn.record_refused(InvalidTxnStateError("the transaction is being committed or aborted")) is txn
+    assert txn.record_refused(RecordTooLargeError("too large")).state is ProducerState.ABORTABLE_ERROR
