@@ -30,8 +30,8 @@ from benchmarks.day_clients import DAY_MS, Clients, create_topics
 from benchmarks.day_storage import GB_MONTH, VirtualFolder, dollars, memory_mb
 from benchmarks.day_upkeep import Objects, Work
 from benchmarks.measure import Result
-from txnstore.chain.chain import CHECKPOINT_EVERY
 from txnstore.chain.checkpoints.checkpoint import interval
+from txnstore.chain.context import CHECKPOINT_EVERY
 from txnstore.core.log.model import Batch
 from txnstore.core.model import items_of
 from txnstore.runtime import Runtime

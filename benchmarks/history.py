@@ -21,9 +21,10 @@ from pathlib import Path
 
 import txnstore
 from benchmarks.measure import Result, interleaved, median_ms
-from txnstore.chain.chain import CHECKPOINT_EVERY, Chain
+from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.index import Edge, edge_numbers
+from txnstore.chain.context import CHECKPOINT_EVERY, ChainContext
 from txnstore.chain.keys import Keys
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.log.batches import BatchList
@@ -62,7 +63,7 @@ def generate(folder: Path) -> None:
     objects = LocalStore(str(folder))
     keys = Keys(json.loads(objects.get("store.json"))["store_id"])
     with ThreadPoolExecutor(4) as pool:
-        chain = Chain(objects, keys, 0, Runtime(), pool)
+        chain = Chain(ChainContext(objects, keys, Runtime(), pool), 0)
         state = chain.load(None)
     tps, rng = [tp for tp, _ in sorted(state.partitions.items())], random.Random(1)
     made: dict[TopicPartition, list[Batch]] = {tp: [] for tp in tps}
@@ -169,7 +170,7 @@ def _bytes() -> Result:
     """What entries and checkpoints write together, over what the entries do, in the last quarter of the run."""
     objects, rng = _Sizes(), random.Random(2)
     with ThreadPoolExecutor(2) as pool:
-        chain = Chain(objects, Keys(str(uuid.uuid4())), 0, Runtime(), pool)
+        chain = Chain(ChainContext(objects, Keys(str(uuid.uuid4())), Runtime(), pool), 0)
         chain.load(None)
         chain.submit(CreateTopic(CatalogTopic("t", "id", EACH)))
         quarters = []

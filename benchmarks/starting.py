@@ -22,7 +22,7 @@ from typing import Any
 import txnstore
 from benchmarks.measure import Result
 from tests.harness.s3.servers import S3Server
-from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.context import CHECKPOINT_EVERY
 
 #: Commits before the last checkpoint, and after it.
 COMMITS, TAIL = 1_000, 43

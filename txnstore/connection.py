@@ -22,6 +22,7 @@ from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
+from txnstore.chain.context import ChainContext
 from txnstore.chain.identity import document_of
 from txnstore.chain.principals import asking
 from txnstore.chain.traces import check_new, no_document
@@ -260,12 +261,13 @@ class Connection:
         count, names = document.chains, keys.Keys(document.store_id)
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
-        objects, runtime, later = self.objects, self.runtime, self._in_background
-        chains = Chains(
-            objects, names, count, runtime, self.pool, workers,
+        runtime, later = self.runtime, self._in_background
+        context = ChainContext(
+            self.objects, names, runtime, self.pool, count,
             read_only=self.read_only, background=later, check_storage=self.check_storage,
             on_checkpoint=self._settle_later, principal=self.principal,
         )  # fmt: skip
+        chains = Chains(context, workers)
         chains.identity.was_read(began)
         chains.load(hint)
         self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, later))

@@ -7,11 +7,11 @@ from functools import partial
 
 from txnstore.admin.transactions import find_hanging
 from txnstore.chain import keys
-from txnstore.chain.chain import CHECKPOINT_EVERY
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import interval
 from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.context import CHECKPOINT_EVERY
 from txnstore.chain.earlier_states import SKEW_MS
 from txnstore.compactor.compact.compaction import compact
 from txnstore.compactor.compact.report import PartitionCompaction

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from txnstore.chain import keys
 from txnstore.chain.boundary import BoundaryDocument
-from txnstore.chain.chain import CHECKPOINT_EVERY
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import KEPT_CHECKPOINTS, Saved, edge_of
 from txnstore.chain.checkpoints.index import FAN, Edge, KnownEdges
 from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.context import CHECKPOINT_EVERY
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import entry_hash
 from txnstore.chain.tail import Tail

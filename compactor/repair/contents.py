@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from txnstore.chain import keys
 from txnstore.chain.chains import Chains
+from txnstore.chain.context import ChainContext
 from txnstore.chain.keys import Keys
 from txnstore.connection import Connection
 from txnstore.core.log.visibility import count_records
@@ -95,7 +96,8 @@ def _view(connection: Connection, names: Keys, count: int) -> tuple[View | None,
     """The newest states of a store, or why they cannot be read."""
     runtime = connection.runtime
     with runtime.executor() as workers:  # Not the pool of requests, for which they wait.
-        chains = Chains(connection.objects, names, count, runtime, connection.pool, [workers] * count, read_only=True)
+        context = ChainContext(connection.objects, names, runtime, connection.pool, count, read_only=True)
+        chains = Chains(context, [workers] * count)
         try:
             chains.load(None)
             return View(tuple(chain.state for chain in chains)), ""

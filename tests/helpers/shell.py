@@ -18,6 +18,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from txnstore.chain.chain import Chain
 from txnstore.chain.codec import Entry
+from txnstore.chain.context import ChainContext
 from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.invariants.check import check_view
@@ -85,7 +86,10 @@ def a_chain(
     """A loaded chain of a process of its own. ``background``: writes its checkpoints; by default the thread itself."""
     later = None if background is None else lambda: background
     with ThreadPoolExecutor(4) as pool:
-        chain = Chain(objects, keys.KEYS, 0, runtime(clock), pool, checkpoint_every=checkpoint_every, background=later)
+        context = ChainContext(
+            objects, keys.KEYS, runtime(clock), pool, checkpoint_every=checkpoint_every, background=later
+        )
+        chain = Chain(context, 0)
         chain.load(_hint(objects))
         yield chain
 

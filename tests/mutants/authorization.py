@@ -37,7 +37,7 @@ _FAULTS: tuple[tuple[str, Any, str, str, int], ...] = (
     ("another chain does not follow from a change", Coordinator._change_authorization,
      "if is_in_use($catalog.state):", "if False:", 3),
     ("everyone writes checkpoints", Chain.checkpoint,
-     "check_rights(self.authorization(), self._principal, [CLUSTER_ACTION])", "pass", 1),
+     "check_rights(self.authorization(), self._context.principal, [CLUSTER_ACTION])", "pass", 1),
     ("a rule that denies is ignored", Authorization.explain, 'if $acl.permission == "DENY":',
      'if $acl.permission == "DENIED":', 1),
     ("super users are checked by rules", Authorization.explain, "if $principal in self.super_users:",

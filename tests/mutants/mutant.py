@@ -21,7 +21,7 @@ import pytest
 
 from tests.harness.simulation import Mishap, Settings, settings_of, simulate
 from tests.harness.simulation.settings import GATEWAYS, LOSERS, PUBLISHERS, SESSIONS, of_gateways
-from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.context import CHECKPOINT_EVERY
 
 #: The maximum number of seeds to try; the first few kill nearly all mutants.
 SEEDS = 100

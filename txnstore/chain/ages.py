@@ -16,15 +16,13 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from txnstore.chain.boundary import Boundaries
-from txnstore.chain.keys import Keys
+from txnstore.chain.context import ChainContext
 from txnstore.chain.payload import decode_entry
 from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.routing import chain_of_group
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction
 from txnstore.errors import TxnStoreError
-from txnstore.runtime import Runtime
-from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,15 +97,13 @@ class Ages:
     """The ages of the entries of all chains, as this process measures them. Thread-safe.
 
     Args:
-        objects: The object store; its clock tells the age of entries that are older than this process.
-        runtime: The monotonic clock, and the wall clock, which only decides when the storage is asked.
+        context: The clock of its storage tells the age of entries that are older than this process, the monotonic clock
+            that of others; the wall clock only decides when the storage is asked.
         boundaries: Those of each chain: they tell the age of entries that were deleted.
     """
 
-    def __init__(self, objects: ObjectStore, keys: Keys, runtime: Runtime, boundaries: Sequence[Boundaries]) -> None:
-        self._objects = objects
-        self._keys = keys
-        self._runtime = runtime
+    def __init__(self, context: ChainContext, boundaries: Sequence[Boundaries]) -> None:
+        self._objects, self._keys, self._runtime = context.objects, context.keys, context.runtime
         self._boundaries = boundaries
         #: Guards `_marks` and `_requested`, and no request. A thread that holds it takes no other lock.
         self._lock = threading.Lock()

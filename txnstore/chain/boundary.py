@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from concurrent.futures import Executor
 from itertools import pairwise
 from typing import NamedTuple
 
 from txnstore.chain.codec import Int64, Stored, decode
+from txnstore.chain.context import ChainContext
 from txnstore.chain.keys import Keys, boundary_number, entry_sequence
 from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 
 #: How long a vacuum waits after it has created a boundary, by the storage's clock, before it deletes entries.
@@ -87,16 +86,11 @@ class Boundaries:
 
     Args:
         chain: The number of the chain.
-        runtime: The wall clock and the clock that runs on while the machine is suspended.
-        pool: Runs a request next to others.
     """
 
-    def __init__(self, objects: ObjectStore, keys: Keys, chain: int, runtime: Runtime, pool: Executor) -> None:
-        self._objects = objects
-        self._keys = keys
-        self._chain = chain
-        self._runtime = runtime
-        self._pool = pool
+    def __init__(self, context: ChainContext, chain: int) -> None:
+        self._objects, self._keys, self._chain = context.objects, context.keys, chain
+        self._runtime, self._pool = context.runtime, context.pool
         # No lock: each field is assigned in one step. Two threads that renew a lease concurrently only make the same
         # requests twice; the lease of either is valid.
         #: The newest lease; None before the first request.

@@ -25,7 +25,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -35,9 +34,9 @@ from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.codec import WRITE_FEATURES, Entry, check, check_features
+from txnstore.chain.context import ChainContext
 from txnstore.chain.group_commit import Attempt, Drafts, Leader, QueuedCommand, error_of, is_unwritten, take
 from txnstore.chain.identity import Identity
-from txnstore.chain.keys import Keys
 from txnstore.chain.loading import Loader
 from txnstore.chain.pacing import Pacing
 from txnstore.chain.payload import line_of, payload_of
@@ -45,7 +44,7 @@ from txnstore.chain.principals import asking_principal
 from txnstore.chain.tail import FIRST_WINDOW, Tail, entry_in
 from txnstore.chain.turns import Turns
 from txnstore.core.authorization.changes import is_in_use
-from txnstore.core.authorization.model import ANONYMOUS, CLUSTER
+from txnstore.core.authorization.model import CLUSTER
 from txnstore.core.authorization.rights import CLUSTER_ACTION, check_rights
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.groups.events import OffsetsCommitted
@@ -54,16 +53,14 @@ from txnstore.core.routing import CATALOG
 from txnstore.core.state import State, first_state
 from txnstore.errors import AuthorizationError, CorruptionError, InvalidConfigError, StorageError, UnknownOutcomeError
 from txnstore.metrics import ChainMetrics
-from txnstore.runtime import LATEST_MS, Runtime
-from txnstore.storage.base import ObjectStore, make_durable
+from txnstore.runtime import LATEST_MS
+from txnstore.storage.base import make_durable
 from txnstore.storage.recent import keep
 from txnstore.threads import ForkLock
 from txnstore.validation import check_writable
 
 _LOG = logging.getLogger(__name__)
 
-#: The process that commits an entry whose number is a multiple of this one writes a checkpoint of a small state.
-CHECKPOINT_EVERY = 64
 #: A head that was read longer ago, in ms, is read with a check that no entry is missing there.
 HEAD_MAX_AGE_MS = 5_000
 
@@ -75,68 +72,43 @@ class Chain:
     decided or folded aside, and replaces ``state`` in one step if it is newer.
 
     Args:
-        runtime: Clocks, ids, pauses.
-        pool: Runs single storage requests concurrently.
-        read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
-        checkpoint_every: The number of entries between two checkpoints of a small state.
-        chains: The number of chains of the store.
-        identity: Checks that the store still exists; None: nothing does.
         siblings: All chains of the store, this one included; by default it is the only one.
-        background: Returns the executor that writes checkpoints; None: the committing thread writes them.
-        check_storage: Called before each write; raises if the storage is not known to create a name once.
-        on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
-        principal: Who asks for the commands of this process.
+        identity: Checks that the store still exists; None: nothing does.
     """
 
     def __init__(
         self,
-        objects: ObjectStore,
-        keys: Keys,
+        context: ChainContext,
         number: int,
-        runtime: Runtime,
-        pool: Executor,
-        *,
-        read_only: bool = False,
-        checkpoint_every: int = CHECKPOINT_EVERY,
-        chains: int = 1,
-        identity: Identity | None = None,
         siblings: Sequence[Chain] | None = None,
-        background: Callable[[], Executor] | None = None,
-        check_storage: Callable[[], None] = lambda: None,
-        on_checkpoint: Callable[[State], None] = lambda _: None,
-        principal: str = ANONYMOUS,
+        identity: Identity | None = None,
     ) -> None:
         # What never changes.
         self.number = number
-        self._objects = objects
-        self._keys = keys
-        self._identity = identity
-        self._runtime = runtime
+        self._context = context
+        self._objects, self._keys, self._runtime = context.objects, context.keys, context.runtime
+        self._checkpoint_every = context.checkpoint_every
         self._siblings = siblings if siblings is not None else (self,)
-        self._read_only = read_only
-        self._check_storage = check_storage
-        self._on_checkpoint = on_checkpoint
-        self._principal = principal
-        self._checkpoint_every = checkpoint_every
+        self._identity = identity
 
         # The parts of the chain. Each documents its own fields.
-        writer_id = runtime.new_id()
+        writer_id = self._runtime.new_id()
         #: Counters. Those of commits are written by the holder of `_head`, those of checkpoints by the saver.
         self.metrics = ChainMetrics()
         #: The order of writers. Threads that read append the writers of entries; all else is done under `_head`.
         self._turns = Turns(writer_id)
         #: Up to where entries may be deleted.
-        self.boundaries = Boundaries(objects, keys, number, runtime, pool)
-        self._tail = Tail(objects, keys, number, pool, self._record, self.boundaries)
-        self._loader = Loader(objects, keys, number, chains, pool, self._tail, self.boundaries, checkpoint_every)
+        self.boundaries = Boundaries(context, number)
+        self._tail = Tail(self._objects, self._keys, number, context.pool, self._record, self.boundaries)
+        self._loader = Loader(context, number, self._tail, self.boundaries)
         #: Its edges change under `_publishing`, together with `state`.
-        self._saver = Saver(objects, keys, number, self.metrics, self.boundaries, self._durable_state, background)
-        self._drafts = Drafts(keys, number, writer_id, runtime)
-        self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
+        self._saver = Saver(context, number, self.metrics, self.boundaries, self._durable_state)
+        self._drafts = Drafts(self._keys, number, writer_id, self._runtime)
+        self._pacing = Pacing(self._turns, self._tail, self._runtime, self._publish)
 
         #: The newest state that this process knows. Readers and the committing thread replace it under `_publishing`;
         #: any thread reads it without a lock. Invariant: its sequence never decreases.
-        self.state = first_state(number, chains)
+        self.state = first_state(number, context.count)
         #: The number of an entry that is known to survive a power cut, with all entries before it. Committing threads
         #: of this chain and of its siblings and the saver write it, without a lock: a lost update costs one flush more,
         #: because it can only make the number too small. On most storages all that is visible is durable.
@@ -302,7 +274,7 @@ class Chain:
         """
         self._check_writable("committed")
         check(command)
-        waiter = QueuedCommand(command, asking_principal(self._principal))
+        waiter = QueuedCommand(command, asking_principal(self._context.principal))
         self._waiting.append(waiter)
         return waiter
 
@@ -361,9 +333,9 @@ class Chain:
             return None
 
     def _check_writable(self, refused: str) -> None:
-        check_writable(self._read_only, self._objects.url, f"nothing can be {refused}")
+        check_writable(self._context.read_only, self._objects.url, f"nothing can be {refused}")
         self.check_features()
-        self._check_storage()
+        self._context.check_storage()
 
     def check_features(self) -> None:
         """Check that this release has the features that writers of the store need, as far as its chains are known.
@@ -610,13 +582,13 @@ class Chain:
         due = state.sequence % every == 0
         if self._siblings[CATALOG].state.authorization.mode != "off":
             due = due or state.sequence - self._saved_until >= every
-        return due and self._may_maintain(self._principal)
+        return due and self._may_maintain(self._context.principal)
 
     def _save_later(self, state: State) -> None:
         """Write a checkpoint in the background, and do what is done beside one."""
         self._saved_until = max(self._saved_until, state.sequence)
         self._saver.save_later(state)
-        self._on_checkpoint(state)
+        self._context.on_checkpoint(state)
 
     def save_if_overdue(self) -> None:
         """Write a checkpoint in the background if those who write to the chain have no right to, and one is due."""
@@ -630,7 +602,7 @@ class Chain:
         self._check_writable("written")
         state = self.refresh()
         self.check_features()  # A checkpoint of this release lacks what it does not know.
-        check_rights(self.authorization(), self._principal, [CLUSTER_ACTION])
+        check_rights(self.authorization(), self._context.principal, [CLUSTER_ACTION])
         if state.sequence > 0:
             self._saver.save(state)
         return state.sequence

@@ -12,16 +12,15 @@ from txnstore.chain.ages import Ages
 from txnstore.chain.boundary import OvertakenError
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints.checkpoint import read_hint
+from txnstore.chain.context import ChainContext
 from txnstore.chain.earlier_states import EarlierStates, check_entries, check_timestamp
 from txnstore.chain.identity import Identity
-from txnstore.chain.keys import Keys
 from txnstore.chain.principals import with_principal
-from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, SnapshotExpiredError
-from txnstore.runtime import Runtime, instant
+from txnstore.runtime import instant
 from txnstore.storage.base import ObjectStore
 
 T = TypeVar("T")
@@ -31,58 +30,19 @@ class Chains:
     """The chains of a store, by number. Thread-safe.
 
     Args:
-        count: The number of chains.
-        runtime: Clock, randomness and pauses.
-        requests: Runs single storage requests.
         workers: One executor per chain, for concurrent work on several chains. Such work waits for requests, so these
-            executors must differ from ``requests``.
-        read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
-        background: Returns the executor that writes checkpoints; None: the committing thread writes them.
-        check_storage: Called before each write; raises if the storage is not known to create a name once.
-        on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
-        principal: Who asks for the commands of this process.
+            executors must differ from the pool of requests.
     """
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        keys: Keys,
-        count: int,
-        runtime: Runtime,
-        requests: Executor,
-        workers: Sequence[Executor] = (),
-        *,
-        read_only: bool = False,
-        background: Callable[[], Executor] | None = None,
-        check_storage: Callable[[], None] = lambda: None,
-        on_checkpoint: Callable[[State], None] = lambda _: None,
-        principal: str = ANONYMOUS,
-    ) -> None:
-        self._objects = objects
-        self.keys = keys
-        self.identity = Identity(objects, keys, runtime, requests)
-        self._requests = requests
-        self._workers = workers or [requests] * count
+    def __init__(self, context: ChainContext, workers: Sequence[Executor] = ()) -> None:
+        self._context, self._objects, self._runtime = context, context.objects, context.runtime
+        self.keys = context.keys
+        self.identity = Identity(context)
+        self._workers = workers or [context.pool] * context.count
         self._chains: list[Chain] = []
-        for number in range(count):
-            chain = Chain(
-                objects,
-                keys,
-                number,
-                runtime,
-                requests,
-                read_only=read_only,
-                chains=count,
-                identity=self.identity,
-                siblings=self._chains,
-                background=background,
-                check_storage=check_storage,
-                on_checkpoint=on_checkpoint,
-                principal=principal,
-            )
-            self._chains.append(chain)
-        self._runtime = runtime
-        self.ages = Ages(objects, keys, runtime, [chain.boundaries for chain in self._chains])
+        for number in range(context.count):
+            self._chains.append(Chain(context, number, self._chains, self.identity))
+        self.ages = Ages(context, [chain.boundaries for chain in self._chains])
         #: The last view, which is returned again while no state has changed. Assigned in one step, without a lock.
         self._view: View | None = None
 
@@ -201,7 +161,7 @@ class Chains:
     def _past_view(self, entry: object, timestamp: object) -> View:
         heads = self.view().states
         past = [
-            EarlierStates(self._objects, self.keys, head, self._requests, chain.boundaries)
+            EarlierStates(self._objects, self.keys, head, self._context.pool, chain.boundaries)
             for head, chain in zip(heads, self._chains, strict=True)
         ]
         firsts = self.concurrently({number: chain.boundaries.last for number, chain in enumerate(self._chains)})

@@ -8,13 +8,11 @@ again every few seconds, before it commits or looks at a head. See docs/guarante
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode
+from txnstore.chain.context import ChainContext
 from txnstore.errors import ObjectNotFoundError, StoreNotFoundError
-from txnstore.runtime import Runtime
-from txnstore.storage.base import ObjectStore
 
 #: After this many milliseconds, the next commit or look at a head reads ``store.json`` again.
 CONFIRM_MS = 5_000
@@ -47,22 +45,14 @@ def document_of(data: bytes | None, url: str) -> StoreDocument:
 
 
 class Identity:
-    """The identity of an open store. Thread-safe.
+    """The identity of an open store. Thread-safe."""
 
-    Args:
-        keys: The keys of the store, with its id.
-        runtime: The monotonic clock.
-        pool: Runs the request next to others.
-    """
-
-    def __init__(self, objects: ObjectStore, keys: keys.Keys, runtime: Runtime, pool: Executor) -> None:
-        self._objects = objects
-        self._keys = keys
-        self._runtime = runtime
-        self._pool = pool
+    def __init__(self, context: ChainContext) -> None:
+        self._objects, self._keys = context.objects, context.keys
+        self._runtime, self._pool = context.runtime, context.pool
         #: The monotonic time in ms before the last request that has shown that the store exists. Assigned in one step,
         #: without a lock: a lost update costs one request more.
-        self._confirmed_at = runtime.monotonic()
+        self._confirmed_at = self._runtime.monotonic()
 
     def was_read(self, at: int) -> None:
         """``store.json`` was read for this store after ``at`` (monotonic): since then this process may have slept."""

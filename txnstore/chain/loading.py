@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import Named, Saved
 from txnstore.chain.codec import LatestDocument
-from txnstore.chain.keys import Keys, entry_sequence, is_of_chain, latest
+from txnstore.chain.context import ChainContext
+from txnstore.chain.keys import entry_sequence, is_of_chain, latest
 from txnstore.chain.payload import entry_hash
 from txnstore.chain.tail import Tail, missing_entry
 from txnstore.chain.traces import other_store
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, LostIdentityError, StorageError, StorageRefusedError
-from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,25 +47,13 @@ class Loader:
     """Loads one chain.
 
     Args:
-        chains: The number of chains of the store.
-        pool: Runs concurrent requests.
         tail: Reads the entries of the chain.
-        every: The number of entries between two checkpoints of a small state.
     """
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        keys: Keys,
-        number: int,
-        chains: int,
-        pool: Executor,
-        tail: Tail,
-        boundaries: Boundaries,
-        every: int,
-    ) -> None:
-        self._objects, self._keys, self._number, self._chains = objects, keys, number, chains
-        self._pool, self._tail, self._boundaries, self._every = pool, tail, boundaries, every
+    def __init__(self, context: ChainContext, number: int, tail: Tail, boundaries: Boundaries) -> None:
+        self._objects, self._keys, self._pool = context.objects, context.keys, context.pool
+        self._number, self._tail, self._boundaries = number, tail, boundaries
+        self._chains, self._every = context.count, context.checkpoint_every
         #: The newest entry that a list of checkpoints has named. Assigned in one step, without a lock: a lost update
         #: leaves an older one, which is true, too.
         self._named = Named()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from tests.harness.simulation.storage import COMMON, Mishap
-from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.context import CHECKPOINT_EVERY
 
 #: All actors, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
 #: The members of a group share only that group. The threads are two producers of one process.

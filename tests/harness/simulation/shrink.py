@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.simulation import Run, simulate
-from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.context import CHECKPOINT_EVERY
 
 _SEEDS = 8
 

@@ -17,7 +17,7 @@ import random
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.storage import Bucket
 from tests.helpers.keys import HINTS, chain_number, checkpoint_sequence, entry_sequence, index_range
-from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.context import CHECKPOINT_EVERY
 
 #: A chain reads a head that it read longer ago with a check that no entry is missing there.
 _HEAD_MAX_AGE_MS = 5_000

@@ -13,8 +13,8 @@ from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.shop import ADMIN, ALICE, ALICES, BOB, Shop, allow
 from txnstore import errors
-from txnstore.chain.chain import CHECKPOINT_EVERY
 from txnstore.chain.chains import Chains
+from txnstore.chain.context import CHECKPOINT_EVERY, ChainContext
 from txnstore.compactor import plan_repairs, repair
 from txnstore.core.authorization.model import CLUSTER, Acl
 from txnstore.core.authorization.rights import read_topics
@@ -133,7 +133,7 @@ def test_a_process_that_has_just_opened_the_store_writes_overdue_checkpoints_of_
         assert min(shop.heads()) > CHECKPOINT_EVERY
         assert alice.metrics().checkpoints == 0
         names = connection_of(shop.admin).keys
-        chains = Chains(shop.objects, names, 3, runtime(shop.clock), InlineExecutor(), principal=BOB)
+        chains = Chains(ChainContext(shop.objects, names, runtime(shop.clock), InlineExecutor(), 3, principal=BOB))
         for number in (1, 2, 0):
             chains[number].load(None)
         chains.save_if_overdue()

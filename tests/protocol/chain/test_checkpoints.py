@@ -12,8 +12,9 @@ from tests.harness.executors import DeferredExecutor, InlineExecutor
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, names_in_bucket, new_store, runtime, topic
-from txnstore.chain.chain import CHECKPOINT_EVERY, Chain
+from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.context import CHECKPOINT_EVERY, ChainContext
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.model import Map
 from txnstore.core.state import first_state, replace
@@ -31,9 +32,10 @@ EVERY = 2
 
 def _chain(objects: ObjectStore, background: Executor) -> Chain:
     """A chain whose checkpoints a test executes."""
-    chain = Chain(
-        objects, keys.KEYS, 0, runtime(), InlineExecutor(), checkpoint_every=EVERY, background=lambda: background
+    context = ChainContext(
+        objects, keys.KEYS, runtime(), InlineExecutor(), checkpoint_every=EVERY, background=lambda: background
     )
+    chain = Chain(context, 0)
     chain.load(None)
     return chain
 
@@ -79,7 +81,7 @@ def test_a_state_with_many_released_objects_is_saved_less_often() -> None:
 def test_checkpoints_cost_a_twentieth_of_a_request_per_entry() -> None:
     """An index file, the head and the hint for 64 entries; a commit itself is one PUT and nothing else."""
     objects = CountingStore(MemoryStore(), log=True)
-    chain = Chain(objects, keys.KEYS, 0, runtime(), InlineExecutor(), background=InlineExecutor)
+    chain = Chain(ChainContext(objects, keys.KEYS, runtime(), InlineExecutor(), background=InlineExecutor), 0)
     chain.load(None)
     objects.reset()
     for _ in range(2_000):

@@ -12,6 +12,7 @@ from tests.helpers import keys
 from tests.helpers.keys import FixedRuntime, entry_sequence
 from tests.helpers.shell import topic
 from txnstore.chain.chain import Chain
+from txnstore.chain.context import ChainContext
 from txnstore.chain.group_commit import QueuedCommand
 from txnstore.chain.turns import JOIN, Wait
 from txnstore.core.catalog.model import CreateTopic
@@ -53,7 +54,7 @@ class Process:
             self.on_sleep()
 
         runtime = FixedRuntime(clock, sleep, random.Random(str(id(self))))
-        self.chain = Chain(self.objects, keys.KEYS, 0, runtime, InlineExecutor())
+        self.chain = Chain(ChainContext(self.objects, keys.KEYS, runtime, InlineExecutor()), 0)
         self.chain.load(None)
 
     def commit(self, name: str) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.chains import ids_of, partitions_of, process, shared_topic, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.context import CHECKPOINT_EVERY
 from txnstore.core.invariants.check import check_view
 from txnstore.core.log.commands import Added, Append
 from txnstore.core.log.model import NewBatch, Segment

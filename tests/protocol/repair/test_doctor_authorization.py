@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.compaction import new_store, runtime
 from tests.helpers.connections import connection_of
-from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.context import CHECKPOINT_EVERY
 from txnstore.compactor import Finding, Severity
 from txnstore.compactor.doctor.authorization import _behind, _roles
 from txnstore.core.authorization.model import CLUSTER, Acl, ChangeAcls, ChangeAuthorization

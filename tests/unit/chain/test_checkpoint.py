@@ -17,6 +17,7 @@ from tests.helpers.shell import T0, a_chain, another_process, backend, names_in_
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints.index import Edge, IndexDocument, PartitionRows, encode_file
 from txnstore.chain.codec import content_hash, decode, encode
+from txnstore.chain.context import ChainContext
 from txnstore.chain.payload import entry_hash, line_of, payload_of, with_payload
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.log.batches import BatchList
@@ -384,5 +385,5 @@ def test_checkpoint_of_an_idle_store_writes_only_the_checkpoint() -> None:
 
 def test_a_chain_needs_no_hint_to_be_loaded(bucket: MemoryStore) -> None:
     with ThreadPoolExecutor(2) as pool:
-        chain = Chain(bucket, keys.KEYS, 0, runtime(), pool, checkpoint_every=EVERY)
+        chain = Chain(ChainContext(bucket, keys.KEYS, runtime(), pool, checkpoint_every=EVERY), 0)
         assert chain.load(None) == folded(bucket)

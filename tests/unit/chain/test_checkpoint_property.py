@@ -14,6 +14,7 @@ from tests.harness.executors import InlineExecutor
 from tests.helpers import checkpoints, keys
 from tests.helpers.shell import runtime
 from txnstore.chain.chain import Chain
+from txnstore.chain.context import ChainContext
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
@@ -140,7 +141,7 @@ def test_checkpoint_at_any_entry_equals_folded_state(steps: list[Step], every: i
     with InlineExecutor() as pool:
 
         def opened(hint: bytes | None = None) -> Chain:
-            chain = Chain(objects, keys.KEYS, 0, runtime(clock), pool, checkpoint_every=every)
+            chain = Chain(ChainContext(objects, keys.KEYS, runtime(clock), pool, checkpoint_every=every), 0)
             chain.load(hint)
             return chain
 

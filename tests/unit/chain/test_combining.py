@@ -13,6 +13,7 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.shell import Gate, GatedStore, a_chain, entries, in_threads, names_in_bucket, runtime, topic
 from txnstore.chain.chain import Chain
+from txnstore.chain.context import ChainContext
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
@@ -346,7 +347,7 @@ def test_timestamps_never_decrease(objects: MemoryStore) -> None:
 
 def test_read_only_chain_writes_no_entry(objects: MemoryStore) -> None:
     with ThreadPoolExecutor(1) as pool:
-        chain = Chain(objects, keys.KEYS, 0, runtime(), pool, read_only=True)
+        chain = Chain(ChainContext(objects, keys.KEYS, runtime(), pool, read_only=True), 0)
         chain.load(None)
         with pytest.raises(TxnStoreError, match="read_only"):
             chain.submit(CreateTopic(topic("a")))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from itertools import pairwise
 
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import Saved, edge_of
 from txnstore.chain.checkpoints.index import Edge, KnownEdges
-from txnstore.chain.keys import Keys
+from txnstore.chain.context import ChainContext
 from txnstore.core.state import State
 from txnstore.metrics import ChainMetrics
-from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,26 +30,19 @@ class Saver:
         metrics: Counts the checkpoints.
         boundaries: The boundaries of the chain: a checkpoint before the last one is of no use.
         head: Returns the newest state that this process knows, all of whose entries are durable. A hint names it.
-        background: Returns the executor that writes them; None: the thread that calls :meth:`save_later`.
     """
 
     def __init__(
         self,
-        objects: ObjectStore,
-        keys: Keys,
+        context: ChainContext,
         number: int,
         metrics: ChainMetrics,
         boundaries: Boundaries,
         head: Callable[[], State],
-        background: Callable[[], Executor] | None = None,
     ) -> None:
-        self._objects = objects
-        self._keys = keys
-        self._metrics = metrics
-        self._boundaries = boundaries
-        self._head = head
-        self._number = number
-        self._background = background
+        self._objects, self._keys, self._background = context.objects, context.keys, context.background
+        self._number, self._metrics = number, metrics
+        self._boundaries, self._head = boundaries, head
         #: Guards `_next` and `_task`, and no request. Re-entrant, so that a signal handler that uses the store in
         #: between cannot block its own thread. A thread that holds it takes no other lock.
         self._lock = threading.RLock()
