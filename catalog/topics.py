@@ -60,27 +60,7 @@ def create_topic(
     *,
     exist_ok: bool,
 ) -> CatalogTopic:
-    """Create a topic.
-
-    Args:
-        connection: The connection to the store.
-        name: The name, by Kafka's rules.
-        partitions: The number of partitions.
-        schema: The schema; None for Kafka records.
-        key: The column whose value chooses the partition; None for no key.
-        timestamp: The column with the event time; None for the append time.
-        config: Settings with Kafka's names.
-        exist_ok: Return an existing topic if it equals the requested one.
-
-    Returns:
-        The new topic, or the existing one.
-
-    Raises:
-        TopicExistsError: The topic exists; with ``exist_ok``, the existing topic differs.
-        InvalidTopicError: The name is not legal.
-        InvalidConfigError: A setting or the number of partitions is not allowed.
-        SchemaMismatchError: The schema, key or timestamp is not allowed.
-    """
+    """See :meth:`txnstore.Store.create_topic`."""
     topic = new_topic(connection.runtime, name, partitions, schema, key, timestamp, config)
     try:
         check_place(connection.objects, topic)
@@ -148,20 +128,7 @@ def alter_topic(
     schema: pa.Schema | None,
     config: Mapping[str, object] | None,
 ) -> CatalogTopic:
-    """Change a topic. If it is altered concurrently, the change is applied to the new version.
-
-    Args:
-        connection: The connection to the store.
-        name: The name of the topic.
-        partitions: The new number of partitions; None to keep it.
-        schema: The new schema; None to keep it.
-        config: Settings to change; a value of None resets a setting to its default. None to keep all.
-
-    Raises:
-        UnknownTopicOrPartitionError: The topic does not exist.
-        InvalidConfigError: A setting or the number of partitions is not allowed.
-        SchemaMismatchError: The schema cannot change this way.
-    """
+    """See :meth:`txnstore.Store.alter_topic`. If it is altered concurrently, the new version is changed."""
     while True:
         topic = connection.view().find_topic(name)
         altered = altered_topic(topic, partitions, schema, config)
@@ -230,16 +197,7 @@ def check_place(objects: ObjectStore, topic: CatalogTopic, before: CatalogTopic 
 
 
 def delete_topic(connection: _Catalog, name: str) -> None:
-    """Delete a topic and all of its records.
-
-    Args:
-        connection: The connection to the store.
-        name: The name of the topic.
-
-    Raises:
-        InvalidTopicError: The name is not legal.
-        UnknownTopicOrPartitionError: The topic does not exist.
-    """
+    """See :meth:`txnstore.Store.delete_topic`."""
     connection.submit(DeleteTopic(check_topic_name(name)))
     _LOG.info("topic deleted", extra={"topic": name})
 

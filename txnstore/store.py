@@ -314,6 +314,7 @@ class Store:
         """Delete a topic with all of its records. Its objects are deleted by the next vacuum.
 
         Raises:
+            InvalidTopicError: No topic can have the name.
             UnknownTopicOrPartitionError: There is no such topic.
         """
         load("txnstore.catalog.topics")
@@ -335,20 +336,9 @@ class Store:
         keep_prepared: bool = False,
         two_phase_commit: bool = False,
     ) -> Producer:
-        """A producer: idempotent, or transactional if it has an id; see :class:`~txnstore.producer.Producer`.
+        """A producer: idempotent, or transactional if it has an id.
 
-        Args:
-            transactional_id: Fences all earlier instances of this id, and aborts their open transaction.
-            transaction_timeout: Seconds after which any process may abort an open transaction
-                (``transaction.timeout.ms``).
-            batch_bytes: The size at which the batch of a partition is uploaded.
-            buffer_bytes: How many bytes may wait for their upload; above it ``send`` blocks.
-            linger: Seconds after which a record is flushed (``linger.ms``); None: no flush by time. ``"default"``:
-                0.1, and None with a ``transactional_id``.
-            delivery_timeout: Seconds for which an upload that fails is repeated (``delivery.timeout.ms``).
-            keep_prepared: Take over a prepared transaction of an earlier instance instead of aborting it (KIP-939).
-                Implies ``two_phase_commit``.
-            two_phase_commit: Transactions have no timeout, since an external coordinator ends all of them (KIP-939).
+        The arguments are those of :class:`~txnstore.producer.Producer`; durations in seconds.
         """
         load("txnstore.producer")
         from txnstore.producer import Producer
@@ -578,12 +568,18 @@ class Store:
 
         Args:
             topic: Only in its partitions, and pending offsets of these.
-            late: Seconds past its timeout after which an open transaction is late, also if it blocks no reader.
+            late: Seconds past its timeout after which an open transaction is late. One that readers wait for hangs as
+                soon as its timeout has passed.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
         """
         return admin.find_hanging(self._connection, topic, late)
 
     def abort_transaction(self, transactional_id: str) -> bool:
         """Abort the open transaction of an id and fence its owner.
+
+        A decided transaction is completed as decided (END-01); a prepared one is aborted, too.
 
         Returns:
             Whether there was a transaction to end.
@@ -603,6 +599,8 @@ class Store:
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity]:
         """Fence the owners of these ids and abort their open transactions (INIT-17).
+
+        Like Kafka's ``fenceProducers``, it initializes a new instance of each id, also of ids that are unknown.
 
         Returns:
             The identity that each id has now.
@@ -632,17 +630,22 @@ class Store:
     def reset_offsets(
         self, group: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
     ) -> dict[TopicPartition, int]:
-        """Set the committed offsets of a group without live members; see :func:`txnstore.admin.groups.reset_offsets`.
+        """Set the committed offsets of a group without live members.
 
         Args:
             group: The group; it may be new.
-            to: ``"earliest"``, ``"latest"``, a time (ISO 8601, a ``datetime`` with a time zone, or milliseconds), or
-                offsets by partition.
+            to: ``"earliest"``, ``"latest"`` (the last stable offset, so that no open record is skipped), a time (the
+                first record at or after it: ISO 8601, a ``datetime`` with a time zone, or milliseconds), or offsets by
+                partition.
             topics: All partitions of these topics; None: the partitions in which the group has committed.
             dry_run: Change nothing.
 
         Returns:
             The offsets that are committed then.
+
+        Raises:
+            GroupNotEmptyError: The group has live members.
+            OffsetOutOfRangeError: An offset is outside its log.
         """
         load("txnstore.admin.groups")
         from txnstore.admin.groups import reset_offsets
@@ -798,16 +801,7 @@ class Store:
         foreign: Collection[str] = (),
         tables: bool = True,
     ) -> VacuumReport:
-        """Delete objects that nothing refers to; see :func:`txnstore.compactor.vacuum`.
-
-        Args:
-            older_than: The grace period in seconds; None: 24 hours.
-            history: How long entries are kept, in seconds; None: 7 days. Never shorter than the grace period.
-            dry_run: Change nothing.
-            expire: Also do what :meth:`expire` does.
-            force: Also vacuum a store that is not sound.
-            foreign: The ids of other stores below this root: delete their chains, and nothing else.
-            tables: Publish the tables first, if there are any.
+        """Delete objects that nothing refers to. The arguments are those of :func:`txnstore.compactor.vacuum`.
 
         Raises:
             UnsoundStoreError: The store is not sound, or there are chains of another one; nothing was deleted.

@@ -131,37 +131,21 @@ def list_groups(connection: Connection) -> list[GroupDescription]:
 
 
 def describe_group(connection: Connection, name: str) -> GroupDescription:
-    """A group.
-
-    Raises:
-        GroupNotFoundError: There is no such group.
-    """
+    """See :meth:`txnstore.Store.group`."""
     view = connection.view()
     return _described(view, name, _find(view, check_id("group", name)), _live_members(connection, view, name))
 
 
 def delete_group(connection: Connection, name: str) -> None:
-    """Delete a group that has no live member, with its offsets, committed and pending (OFF-17).
-
-    Raises:
-        GroupNotFoundError: There is no such group.
-        GroupNotEmptyError: It has live members.
-    """
+    """See :meth:`txnstore.Store.delete_group`."""
     connection.submit(DeleteGroup(check_id("group", name)))
 
 
 def remove_members(connection: Connection, name: str) -> int:
-    """Remove the members of a group that a gateway keeps, as if all had left.
+    """See :meth:`txnstore.Store.remove_members`.
 
-    For members whose gateways never return. Those that are alive lose nothing but their membership: their gateway
-    is refused its next generation, their commits are refused, and they join again.
-
-    Returns:
-        The number of members that were removed; 0 if the group has none at a gateway.
-
-    Raises:
-        GroupNotFoundError: There is no such group.
-        IllegalGenerationError: A gateway has stored another generation meanwhile: its members are alive.
+    Members that are alive lose nothing but their membership: their gateway is refused its next generation, their
+    commits are refused, and they join again.
     """
     group = _find(connection.view(), check_id("group", name))
     if not group.has_members_at_gateway:
@@ -178,24 +162,7 @@ def remove_members(connection: Connection, name: str) -> int:
 def reset_offsets(
     connection: Connection, name: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
 ) -> dict[TopicPartition, int]:
-    """Set the committed offsets of a group that has no live member.
-
-    Args:
-        connection: The connection to the store.
-        name: The group; it may be new.
-        to: ``"earliest"``, ``"latest"`` (the last stable offset, so that no open record is skipped), a time (the first
-            record at or after it: ISO 8601, a ``datetime`` with a time zone, or milliseconds), or an offset for each
-            partition.
-        topics: All partitions of these topics; None: those in which the group has committed.
-        dry_run: Change nothing.
-
-    Returns:
-        The offsets that are committed then.
-
-    Raises:
-        GroupNotEmptyError: The group has live members.
-        OffsetOutOfRangeError: An offset is outside its log.
-    """
+    """See :meth:`txnstore.Store.reset_offsets`."""
     name = check_id("group", name)
     view = connection.view()
     if _live_members(connection, view, name):

@@ -50,21 +50,7 @@ def dump_log(
     stop: int | None = None,
     entries: int = HISTORY_ENTRIES,
 ) -> LogDump:
-    """The log of a partition with its markers. One GET for each entry that is read.
-
-    Args:
-        connection: The connection to the store.
-        topic: The topic.
-        partition: The partition.
-        start: The first offset; None: the log start.
-        stop: The offset to stop before; None: the high watermark.
-        entries: How many of the newest entries of the chain are read at most.
-
-    Raises:
-        UnknownTopicOrPartitionError: There is no such partition.
-        TopicAuthorizationError: The principal may not read the topic.
-        CorruptionError: An entry is missing or damaged.
-    """
+    """See :meth:`txnstore.Store.dump_log`."""
     check_integer("entries", entries, 0)
     for name, offset in (("start", start), ("stop", stop)):
         if offset is not None:

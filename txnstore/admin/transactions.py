@@ -77,11 +77,7 @@ def list_transactions(
 
 
 def describe_transaction(view: View, transactional_id: str) -> TransactionDescription:
-    """The last transaction of an id.
-
-    Raises:
-        TransactionalIdNotFoundError: Nothing is known of the id.
-    """
+    """See :meth:`txnstore.Store.transaction`."""
     txn = _find(view, transactional_id)
     partitions, groups = sorted(txn.partitions), sorted(txn.groups)
     if txn.state in DECIDED:
@@ -109,11 +105,7 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
 
 
 def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescription]:
-    """The producers that a partition knows, by id.
-
-    Raises:
-        UnknownTopicOrPartitionError: There is no such partition.
-    """
+    """See :meth:`txnstore.Store.producers`."""
     log = partition_log(view, tp)
     return [
         ProducerDescription(
@@ -129,17 +121,7 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
 
 
 def find_hanging(connection: Connection, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
-    """The hanging transactions, first by partition, then by group.
-
-    Args:
-        connection: The connection to the store.
-        topic: Only its partitions, and groups with pending offsets in it.
-        late: Seconds past its timeout after which an open transaction is late. One that readers wait for hangs as soon
-            as its timeout has passed.
-
-    Raises:
-        UnknownTopicOrPartitionError: There is no such topic.
-    """
+    """The hanging transactions, first by partition, then by group; see :meth:`txnstore.Store.find_hanging`."""
     late_ms = check_milliseconds("late", late)
     view = connection.view()
     if topic is not None and check_topic_name(topic) not in view.topics:
@@ -201,17 +183,7 @@ def transaction_history(
     limit: int = HISTORY_ENTRIES,
     since: int | None = None,
 ) -> TransactionHistory:
-    """The steps of an id. One GET for each entry.
-
-    Args:
-        connection: The connection to the store.
-        transactional_id: The id.
-        limit: How many of the newest entries, in all chains together, are read.
-        since: Only entries from this time on, in milliseconds since the epoch.
-
-    Raises:
-        TransactionalIdNotFoundError: Nothing is known of the id, nor was in these entries.
-    """
+    """See :meth:`txnstore.Store.transaction_history`."""
     check_id("transactional.id", transactional_id)
     check_integer("limit", limit, 1)
     if since is not None:
@@ -246,16 +218,7 @@ def transaction_history(
 
 
 def abort_transaction(connection: Connection, transactional_id: str) -> bool:
-    """Abort the open transaction of an id and fence its owner.
-
-    A decided transaction is completed as decided (END-01); a prepared one is aborted, too.
-
-    Returns:
-        Whether there was a transaction to end.
-
-    Raises:
-        TransactionalIdNotFoundError: Nothing is known of the id.
-    """
+    """See :meth:`txnstore.Store.abort_transaction`."""
     return _abort(connection.coordinator, _find(connection.view(), transactional_id))
 
 
@@ -289,10 +252,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
 
 
 def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, ProducerIdentity]:
-    """Fence the owners of these ids and abort their open transactions (INIT-17); returns the new identities.
-
-    Like Kafka's ``fenceProducers``, it initializes a new instance of each id, also of ids that are unknown.
-    """
+    """See :meth:`txnstore.Store.fence_producers`."""
     names = [check_id("transactional.id", name) for name in check_names("transactional_ids", ids)]
     view = connection.view()
     identities: dict[str, ProducerIdentity] = {}

@@ -40,13 +40,9 @@ class ExpiryReport:
 def expire(
     chains: Chains, producer_ids: float, transactional_ids: float, offsets: float, *, preview_at: int | None = None
 ) -> ExpiryReport:
-    """Remove expired state in all chains concurrently.
+    """Remove expired state in all chains concurrently; see :meth:`txnstore.Store.expire`.
 
     Args:
-        chains: The chains of the store.
-        producer_ids: The limit for producers, in seconds.
-        transactional_ids: The limit for transactional ids, in seconds.
-        offsets: The limit for committed offsets, in seconds.
         preview_at: Change nothing; report what would be removed at this time, in milliseconds since the epoch.
 
     Raises:
