@@ -510,7 +510,7 @@ class Sender:
             self._change(lambda txn: txn.with_preparing(preparing=True))
             self._flush()
             self.check_flushed()
-            if self.txn.started:
+            if self.txn.started and self.txn.prepared is None:
                 self._ask(PrepareTxn(self.txn.identity), Transaction.with_prepare_unknown, self._fail)
             prepared = self._change(Transaction.with_prepared).prepared
             assert prepared is not None

@@ -94,6 +94,7 @@ TABLE: Mapping[bool, Mapping[ProducerState, Mapping[ProducerEvent, ProducerState
         },
         _S.PREPARED_TRANSACTION: {
             _E.FLUSH: _S.PREPARED_TRANSACTION,
+            _E.PREPARE: _S.PREPARED_TRANSACTION,  # The call returns the name again: an interrupt may have kept it.
             _E.COMMIT: _S.COMMITTING_TRANSACTION,
             _E.ABORT: _S.ABORTING_TRANSACTION,
             **_FAILURES,
@@ -329,7 +330,7 @@ class Transaction:
 
     def with_prepared(self) -> Transaction:
         """All is registered, and the transaction is prepared: an external coordinator decides."""
-        prepared = PreparedTxn(self.identity.producer_id, self.identity.epoch)
+        prepared = self.prepared or PreparedTxn(self.identity.producer_id, self.identity.epoch)
         return replace(self, state=self.next_state(_E.PREPARE), prepared=prepared)
 
     def taken_over(self, prepared: PreparedTxn) -> Transaction:

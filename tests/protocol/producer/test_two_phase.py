@@ -89,7 +89,6 @@ def test_tpc_03_prepared_transaction_refuses_records(bucket: MemoryStore, clock:
         lambda: producer.send("t", b"late"),
         lambda: producer.send_offsets({T0: 6}, "g"),
         producer.begin_transaction,
-        producer.prepare_transaction,
     ):
         with pytest.raises(InvalidTxnStateError):
             call()
@@ -98,6 +97,20 @@ def test_tpc_03_prepared_transaction_refuses_records(bucket: MemoryStore, clock:
     with producer.transaction() as txn:
         write_everywhere(txn, b"next")
     assert clean(process(bucket, clock))
+
+
+def test_repeated_prepare_returns_the_same_name(bucket: MemoryStore, clock: ManualClock) -> None:
+    """An interrupt in the last lines of the call keeps its answer from the caller, who repeats it: without a request."""
+    store = process(bucket, clock)
+    producer, name = prepared(store)
+    counts = connection_of(store).counts
+    counts.reset()
+    assert producer.prepare_transaction() == name
+    assert counts.snapshot().requests == 0
+    successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
+    assert successor.prepare_transaction() == name
+    assert successor.complete_transaction(name)
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS}
 
 
 def test_tpc_04_unprepared_transaction_cannot_be_completed(bucket: MemoryStore, clock: ManualClock) -> None:

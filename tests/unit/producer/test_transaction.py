@@ -60,6 +60,7 @@ CALLS: dict[tuple[ProducerState, ProducerEvent], ProducerState] = {
     (ProducerState.PREPARING_TRANSACTION, ProducerEvent.PREPARE): ProducerState.PREPARED_TRANSACTION,
     (ProducerState.PREPARING_TRANSACTION, ProducerEvent.ABORT): ProducerState.ABORTING_TRANSACTION,
     (ProducerState.PREPARED_TRANSACTION, ProducerEvent.FLUSH): ProducerState.PREPARED_TRANSACTION,
+    (ProducerState.PREPARED_TRANSACTION, ProducerEvent.PREPARE): ProducerState.PREPARED_TRANSACTION,
     (ProducerState.PREPARED_TRANSACTION, ProducerEvent.COMMIT): ProducerState.COMMITTING_TRANSACTION,
     (ProducerState.PREPARED_TRANSACTION, ProducerEvent.ABORT): ProducerState.ABORTING_TRANSACTION,
     (ProducerState.COMMITTING_TRANSACTION, ProducerEvent.COMMIT): ProducerState.COMMITTING_TRANSACTION,
