@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from txnstore.core.transactions.model import Transaction
     from txnstore.store import Store
 
-_COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "groups", "started_at", "updated_at"]
+_COLUMNS = [
+    "transactional_id", "state", "prepared", "producer_id", "epoch", "partitions", "groups", "started_at", "expires_at",
+    "updated_at",
+]  # fmt: skip
+#: What an operator must know before ending a transaction whose two-phase commit another system decides (KIP-939).
+_PREPARED = "prepared: its external coordinator decides it, and what that has decided to commit would be lost"
 _OPEN_COLUMNS = ["partition", "first_offset", "last_stable", "high_watermark"]
 _STEP_COLUMNS = ["timestamp", "step", "producer_id", "epoch", "chain", "entry", "partitions", "groups"]
 _PRODUCER_COLUMNS = ["producer_id", "epoch", "last_sequence", "last_timestamp", "first_offset", "transactional_id"]
@@ -158,6 +163,8 @@ def _ask_to_abort(
             for item in txn.open
         ]
         app.out.plan(rows, ["state", "started_at", *_OPEN_COLUMNS])
+        if txn.prepared:
+            app.out.note(f"The transaction of {transactional_id!r} is {_PREPARED}")
         ask(f"Abort the transaction of {transactional_id!r}, with these records, and fence its producer?")
         return
     opened = [item for item in store.producers(topic, number) if item.producer_id == producer_id]
@@ -218,6 +225,9 @@ def fence(app: App, transactional_ids: tuple[str, ...], yes: bool) -> None:
                 states.get(name, {"transactional_id": name, "state": "does not exist"}) for name in transactional_ids
             ]
             app.out.plan(rows, ["transactional_id", "state", "producer_id", "epoch", "partitions", "started_at"])
+            for row in rows:
+                if row.get("prepared"):
+                    app.out.note(f"The transaction of {row['transactional_id']!r} is {_PREPARED}")
             ask("Fence their producers, and abort their open transactions?")
         fenced = store.fence_producers(transactional_ids)
     app.out.rows([asdict(item) for item in fenced.values()], ["transactional_id", "producer_id", "epoch"])
@@ -227,12 +237,14 @@ def _described(txn: Transaction) -> dict[str, Any]:
     return {
         "transactional_id": txn.transactional_id,
         "state": txn.state.name,
+        "prepared": txn.is_prepared,
         "producer_id": txn.producer_id,
         "epoch": txn.epoch,
         "chain": chain_of_producer(txn.producer_id),
         "partitions": _names(sorted(txn.partitions)),
         "groups": sorted(txn.groups),
         "started_at": instant(txn.started_at),
+        "expires_at": instant(txn.expires_at),
         "updated_at": instant(txn.updated_at),
     }
 

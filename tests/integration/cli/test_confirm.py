@@ -69,6 +69,24 @@ def test_yes_on_the_terminal_and_by_option_do_the_same(cli: Cli, arguments: list
     assert _state(cli) != before
 
 
+@pytest.mark.parametrize("command", ["abort", "fence"])
+def test_a_question_about_a_prepared_transaction_says_what_would_be_lost(cli: Cli, command: str) -> None:
+    """KIP-939: its external coordinator may have decided to commit it."""
+    with txnstore.open(cli.url) as store:
+        producer = store.producer(transactional_id="two-phase", two_phase_commit=True)
+        producer.begin_transaction()
+        producer.send("orders", b"open")
+        producer.prepare_transaction()
+    listed = {row["transactional_id"]: row for row in cli.ok("txn", "list", "--json").lines}
+    assert (listed["two-phase"]["prepared"], listed["two-phase"]["expires_at"]) == (True, None)
+    assert (listed["job"]["prepared"], listed["job"]["expires_at"] is None) == (False, False)
+    before = _state(cli)
+    result = cli("txn", command, "two-phase", stdin="n\n", terminal=True)
+    assert "'two-phase' is prepared: its external coordinator decides it" in " ".join(result.err.split())
+    assert "prepared" not in cli("txn", command, "job", stdin="n\n", terminal=True).err
+    assert _state(cli) == before
+
+
 @pytest.mark.parametrize("arguments", [["txn", "fence", "job"], ["expire"], ["retain"], ["vacuum"]])
 def test_without_a_terminal_it_is_refused_before_the_store_is_opened(cli: Cli, arguments: list[str]) -> None:
     assert cli(*arguments, url=cli.url + "-missing").status == 2
