@@ -39,8 +39,8 @@ class Setting:
     """One setting.
 
     Attributes:
-        name: Kafka's name.
-        default: Kafka's default.
+        name: The name, Kafka's where Kafka has it.
+        default: The default; the module names those that differ from Kafka's.
         parse: Converts a given value, or raises ``ValueError`` with a description of allowed values.
         help: What it means.
         type: Its type in Kafka's protocol, which DescribeConfigs shows.
@@ -194,7 +194,7 @@ INERT: tuple[Setting, ...] = (
     Setting("flush.messages", _LONG_MAX, _integer(1, _LONG_MAX), "no effect: a commit is stored at once", "LONG"),
     Setting("flush.ms", _LONG_MAX, _integer(0, _LONG_MAX), "no effect: a commit is stored at once", "LONG"),
     Setting("follower.replication.throttled.replicas", "", _texts, "no effect: there are no replicas", "LIST"),
-    Setting("index.interval.bytes", 4_096, _integer(0, _INT_MAX), "no effect: there are no index files", "INT"),
+    Setting("index.interval.bytes", 4_096, _integer(0, _INT_MAX), "no effect: segments have no offset index", "INT"),
     Setting("leader.replication.throttled.replicas", "", _texts, "no effect: there are no replicas", "LIST"),
     Setting("local.retention.bytes", -2, _integer(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
     Setting("local.retention.ms", -2, _integer(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
@@ -205,7 +205,7 @@ INERT: tuple[Setting, ...] = (
     Setting("remote.log.copy.disable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
     Setting("remote.log.delete.on.disable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
     Setting("remote.storage.enable", "false", _flag("false"), "no effect: all storage is remote", "BOOLEAN"),
-    Setting("segment.index.bytes", 10 << 20, _integer(4, _INT_MAX), "no effect: there are no index files", "INT"),
+    Setting("segment.index.bytes", 10 << 20, _integer(4, _INT_MAX), "no effect: segments have no offset index", "INT"),
     Setting("segment.jitter.ms", 0, _integer(0, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
     Setting("segment.ms", 7 * _DAY_MS, _integer(1, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
     Setting("unclean.leader.election.enable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),

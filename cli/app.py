@@ -1,4 +1,4 @@
-"""The root command and its exit statuses: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 143 terminated."""
+"""The root command and its exit statuses: 0 success, 1 failure, 2 usage, 3 no right, 130 interrupted, 143 ended."""
 
 from __future__ import annotations
 

@@ -354,10 +354,11 @@ class Connection:
         return opened is not None
 
     def _submit(self, opened: _Opened, command: Command, principal: str | None = None) -> Any:
-        began, takes = self.measurements.clock(), opened.catalog if opened.document.chains == 1 else opened.coordinator
+        began = self.measurements.clock()
+        target = opened.catalog if opened.document.chains == 1 else opened.coordinator
         try:
             with asking(principal):
-                return takes.submit(self._completed(opened, command))
+                return target.submit(self._completed(opened, command))
         finally:
             self.measurements.add("commit", began)
 

@@ -56,8 +56,8 @@ class ChainStatus:
         entries: The number of its entries.
         checkpoint: The last entry that its newest checkpoint includes, by the hint; 0 if there is none. An open reads
             all later entries.
-        journal_watermark: The entry in which its earliest open transaction began: a vacuum keeps the history from it
-            on. The next entry if none is open; 0 if it is not known.
+        journal_watermark: The entry in which its earliest transaction began that is not completed: a vacuum keeps the
+            history from it on. The next entry if there is none; 0 if it is not known.
     """
 
     chain: int
@@ -207,7 +207,7 @@ class StoreMetrics:
         bytes_in: Bytes that were read.
         bytes_out: Bytes that were written.
         commits: Entries that this process added to the chains.
-        commands: Commands that these entries carry; more than ``commits`` where callers shared an entry.
+        commands: Commands that these entries decided, refused ones included; callers may share an entry.
         conflicts: Lost races: how often another writer created the entry that this process tried to create.
         unknown_outcomes: Writes of entries whose outcome was unknown.
         checkpoints: Checkpoints that this process wrote.

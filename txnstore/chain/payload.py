@@ -2,7 +2,7 @@
 
 An entry is one line of JSON, after its payload and a line feed if it has one::
 
-    segment segment … segment <line feed> {"version":3, … "payload":{"size":…,"sha256":"…"}, … "checksum":"…"}
+    segment segment … segment <line feed> {"version":4, … "payload":{"size":…,"sha256":"…"}, … "checksum":"…"}
 
 The hash of an entry is that of its line, which has the hash of the payload. So a vacuum can delete the payload of an
 entry, and the chain of hashes stays whole. See docs/format.md and docs/internals/design/segments.md.

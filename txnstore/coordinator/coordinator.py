@@ -1,15 +1,15 @@
 """The coordinator: takes a command to the chain that decides it, and a transaction through all its chains.
 
-It has no state of its own: every step of a transaction is an entry of a chain, so any process can continue where
-another stopped. A transaction inside its coordinator's chain is one entry. Across chains it takes the steps of KIP-98
-(``docs/internals/design/chains.md``)::
+In a store of one chain the connection submits to that chain directly. The coordinator has no state of its own: every
+step of a transaction is an entry of a chain, so any process can continue where another stopped. A transaction inside
+its coordinator's chain is one entry. Across chains it takes the steps of KIP-98 (``docs/internals/design/chains.md``)::
 
     coordinator's chain          other chains
     AddPartitions, AddOffsets
                                  batches, offsets      (in parallel, one entry per chain)
-    PREPARE, its markers                               the decision: a commit returns here
+    TxnDecided, its markers                            the decision: a commit returns here
                                  markers               (in parallel, one entry per chain)
-    COMPLETE
+    TxnCompleted
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commits commands of many connections together: one committing thread for each chain."""
+"""Commits commands of many connections together: a store of one chain has one committing thread."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ class GatewayMetrics:
         held_bytes: The bytes of the requests that are in memory.
         unsent_bytes: The bytes of the responses that are not sent.
         flushes: The times that batches of producers were taken together.
+        batches: The batches that these flushes have converted.
         commits: The commits that were begun; each is an entry, if nothing else writes to the chain.
         commands: The commands in these commits.
         hot_bytes: The bytes of the newest batches that are kept.

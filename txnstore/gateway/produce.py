@@ -1,8 +1,9 @@
 """Produce: staging, flushes, and the commits that append the batches.
 
-A batch goes through these steps: the handler checks it and stages it; a flush takes all that is staged when the last
-one has uploaded, converts it in one pass, and inlines or uploads it; each batch is then appended by a command of its
-own, so each fails alone. The commands are queued in the order of arrival.
+A batch goes through these steps: the handler checks it and stages it; a flush takes all that is staged when the commits
+under way have taken the commands of the last one, converts it in one pass, and inlines or uploads it; each batch is
+then appended by a command of its own (several chains: those of a transaction together), so each fails alone. The
+commands are queued in the order of arrival.
 """
 
 from __future__ import annotations

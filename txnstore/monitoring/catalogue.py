@@ -98,7 +98,12 @@ PROCESS: tuple[Metric, ...] = (
     Metric("read_bytes", "Bytes read from the storage.", (), _count("bytes_in"), unit="By"),
     Metric("written_bytes", "Bytes written to the storage.", (), _count("bytes_out"), unit="By"),
     Metric("commits", "Entries that this process added to the chains.", (), _count("commits")),
-    Metric("commands", "Commands in these entries; callers may share an entry.", (), _count("commands")),
+    Metric(
+        "commands",
+        "Commands that these entries decided, refused ones included; callers may share an entry.",
+        (),
+        _count("commands"),
+    ),
     Metric("conflicts", "Lost races: another process created the entry first.", (), _count("conflicts")),
     Metric("unknown_outcomes", "Writes of entries whose outcome was unknown.", (), _count("unknown_outcomes")),
     Metric("checkpoints", "Checkpoints that this process wrote.", (), _count("checkpoints")),
@@ -132,7 +137,7 @@ STATUS: tuple[Metric, ...] = (
     ),
     Metric(
         "chain_journal_watermark",
-        "Entry in which the earliest open transaction of a chain began, or the next entry; 0: not known.",
+        "Entry in which the earliest transaction of a chain began that is not completed, or the next; 0: not known.",
         ("chain",),
         _chains("journal_watermark"),
         "gauge",

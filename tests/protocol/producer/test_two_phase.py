@@ -100,7 +100,7 @@ def test_tpc_03_prepared_transaction_refuses_records(bucket: MemoryStore, clock:
 
 
 def test_repeated_prepare_returns_the_same_name(bucket: MemoryStore, clock: ManualClock) -> None:
-    """An interrupt in the last lines of the call keeps its answer from the caller, who repeats it: without a request."""
+    """An interrupt in the last lines of the call keeps its answer from the caller, who repeats it: no request."""
     store = process(bucket, clock)
     producer, name = prepared(store)
     counts = connection_of(store).counts

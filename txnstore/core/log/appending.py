@@ -1,4 +1,4 @@
-"""The rules of an append, and the folding of the events of partition logs.
+"""The checks of an append, whose command has its rule in ``transactions/rules.py``; the folding of events of logs.
 
 The checks are those of Kafka's ``ProducerAppendInfo`` and ``LogValidator``: record batches, producer epochs, sequences,
 and the window of five batches.

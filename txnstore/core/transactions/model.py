@@ -61,7 +61,7 @@ class Transaction:
         groups: The groups of the transaction.
         topic_ids: The ids of its topics in other chains, where its writers named them. A topic that was created again
             under its name has another id.
-        started_at: The time at which the open transaction began.
+        started_at: The time at which the open or decided transaction began; None without one.
         first_entry: The entry in which the open or decided transaction began; 0 if there is none.
         updated_at: The time of the last change.
         versions: The last committed version of each scope of an idempotent job.

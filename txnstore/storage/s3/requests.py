@@ -47,7 +47,7 @@ class Requests(ABC):
 
     @abstractmethod
     async def put(self, key: str, data: bytes, *, absent: bool = False) -> str:
-        """Write an object in one request, if there is none; returns the ETag of the answer, or an empty text."""
+        """Write an object in one request, with ``absent`` only if there is none; returns its ETag, or an empty text."""
 
     @abstractmethod
     async def upload(self, key: str, data: bytes) -> str:
