@@ -61,7 +61,7 @@ _Path: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class TableColumns:
     """The columns of a table.
 
     Attributes:
@@ -85,15 +85,15 @@ class Columns:
         return json.dumps([*own, *(_mapped(name, ADDED_IDS[name], "") for name in _UNSHOWN)])
 
 
-def table_columns(topic: CatalogTopic) -> Columns:
+def table_columns(topic: CatalogTopic) -> TableColumns:
     """The columns of a topic's table."""
     schema = RECORD_SCHEMA if topic.schema is None else schema_from_text(topic.schema)
-    return Columns((*leading_columns().fields, *(_field((), field.name, field.type) for field in schema)))
+    return TableColumns((*leading_columns().fields, *(_field((), field.name, field.type) for field in schema)))
 
 
-def leading_columns() -> Columns:
+def leading_columns() -> TableColumns:
     """The columns that each table has before those of its topic."""
-    return Columns(
+    return TableColumns(
         tuple({"id": number, "name": name, "required": False, "type": kind} for number, name, kind in _LEADING)
     )
 

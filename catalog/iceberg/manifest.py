@@ -20,7 +20,7 @@ from txnstore.catalog.iceberg.columns import (
     PARTITION_FIELD,
     PARTITION_ID,
     TIMESTAMP_FIELD,
-    Columns,
+    TableColumns,
 )
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile
 from txnstore.errors import CorruptionError, InvalidConfigError
@@ -120,7 +120,9 @@ def describe_manifest(
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def encode_manifest(entries: Sequence[ManifestEntry], columns: Columns, schema_id: int, sync_marker: bytes) -> bytes:
+def encode_manifest(
+    entries: Sequence[ManifestEntry], columns: TableColumns, schema_id: int, sync_marker: bytes
+) -> bytes:
     """A manifest with these entries, at least one, all of data files or all of delete files.
 
     Args:
@@ -158,7 +160,7 @@ def encode_manifest_list(
     return _write(_list_schema(), [_list_record(manifest) for manifest in manifests], metadata, sync_marker)
 
 
-def schema_document(columns: Columns, schema_id: int) -> dict[str, Any]:
+def schema_document(columns: TableColumns, schema_id: int) -> dict[str, Any]:
     """A schema as in Iceberg's JSON."""
     return {"type": "struct", "schema-id": schema_id, "fields": list(columns.fields)}
 

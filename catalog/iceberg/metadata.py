@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from txnstore.catalog.iceberg.columns import Columns
+from txnstore.catalog.iceberg.columns import TableColumns
 from txnstore.catalog.iceberg.manifest import PARTITION_SPEC_FIELD, partition_fields, schema_document
 from txnstore.errors import CorruptionError
 
@@ -75,7 +75,7 @@ class TableMetadata:
     uuid: str
     location: str
     topic: str
-    schemas: tuple[Columns, ...]
+    schemas: tuple[TableColumns, ...]
     snapshots: tuple[TableSnapshot, ...] = ()
     cuts: tuple[tuple[int, int], ...] = ()
     sequence: int = 0
@@ -83,7 +83,7 @@ class TableMetadata:
     earlier: tuple[tuple[int, str], ...] = ()
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> TableColumns:
         """The current columns."""
         return self.schemas[-1]
 
@@ -97,7 +97,7 @@ class TableMetadata:
         """The current snapshot; None without one."""
         return self.snapshots[-1] if self.snapshots else None
 
-    def with_columns(self, columns: Columns) -> TableMetadata:
+    def with_columns(self, columns: TableColumns) -> TableMetadata:
         """With these columns as the current ones."""
         return self if columns.fields == self.columns.fields else replace(self, schemas=(*self.schemas, columns))
 
@@ -180,7 +180,7 @@ def decode_metadata(key: str, data: bytes) -> TableMetadata:
             uuid=document["table-uuid"],
             location=document["location"],
             topic=document["properties"]["txnstore.topic"],
-            schemas=tuple(Columns(tuple(schema["fields"])) for schema in document["schemas"]),
+            schemas=tuple(TableColumns(tuple(schema["fields"])) for schema in document["schemas"]),
             snapshots=tuple(map(_snapshot_of, document["snapshots"])),
             cuts=tuple((each["timestamp-ms"], each["snapshot-id"]) for each in document["snapshot-log"]),
             sequence=document["last-sequence-number"],

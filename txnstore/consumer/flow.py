@@ -17,7 +17,7 @@ from txnstore.core.log.slices import Slice
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.read.readahead import Fetched, fetch_slice, one_ahead
-from txnstore.read.reader import fetched_bytes, is_ranged
+from txnstore.read.reader import fetched_bytes
 from txnstore.read.rows import Columns
 from txnstore.storage.base import ObjectStore
 
@@ -142,7 +142,7 @@ class Flow:
                 fetched = fetch.result()
                 self._fetches.popleft()
                 self._slice, self._tables, self._unread_pieces = current, fetched.tables, fetched.pieces
-                if self._pool is not None and fetched.pieces > 1 and is_ranged(current, self.columns):
+                if self._pool is not None and fetched.pieces > 1 and fetched.opened.is_ranged:
                     self._tables = one_ahead(self._pool, fetched.opened)
             for table in self._tables:
                 self._unread_pieces -= 1

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,10 +22,13 @@ from txnstore.core.log.model import Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError
+from txnstore.read.rows import Columns
 from txnstore.segment.blocks import BLOCKS_KEY, Blocks
 from txnstore.segment.codec import check_size, verify_checksum
 from txnstore.segment.pieces import ParquetFooter
+from txnstore.segment.schema import PARTITION_FIELD
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.recent import ReadCache
 
 
 class PartialFile(io.RawIOBase):
@@ -108,22 +112,42 @@ def footer_of(segment: Segment) -> tuple[int, str]:
     return size, sha256 or ""
 
 
-def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
-    """Whether a slice is read by ranges: it needs less than half of the segment, or the segment is large.
+class Fetch(Enum):
+    """What a reader fetches of the segment of a slice."""
 
-    Of a small segment, only what needs less than a quarter of its rows is.
+    #: All of its bytes, with one GET.
+    WHOLE = auto()
+    #: The same, once for all slices of a caller with a read cache.
+    KEPT = auto()
+    #: The footer, and of each piece the columns that are read.
+    RANGES = auto()
+
+
+def choice(part: Slice, columns: Columns, cache: ReadCache | None = None, *, in_parts: bool = False) -> Fetch:
+    """Choose what is fetched of the segment of a slice: ranges, if that needs less than half of it, or it is large.
+
+    Of a small segment only what needs less than a quarter of its rows is read by ranges.
 
     Args:
-        columns: The number of columns that are read.
-        all_columns: The number of columns of the segment.
+        columns: The columns that are read.
+        cache: That of the caller; None: the segment is not kept.
+        in_parts: Read by ranges wherever it is possible, because only some pieces will be read.
     """
-    segment = part.batch.segment
+    segment, rows = part.batch.segment, part.most_records
+    cache = None if part.batch.alone else cache
     if not has_footer(segment):
-        return False
-    rows = part.most_records
+        return Fetch.WHOLE if cache is None else Fetch.KEPT
+    if cache is not None and segment.size <= WHOLE_BYTES:
+        partitions = cache.partitions
+        if partitions is None or 2 * rows * partitions.get(part.tp.topic, 1) >= segment.rows:
+            return Fetch.KEPT
     if segment.size <= SMALL_BYTES:
-        return not part.batch.alone and 4 * rows < segment.rows
-    return segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * columns < all_columns
+        is_part = not part.batch.alone and 4 * rows < segment.rows
+    else:
+        names = [name for name in columns.needs(part) if name != PARTITION_FIELD.name]  # Small, or not there.
+        stored = len(columns.everything) + (0 if part.origin is not None else 2)  # _offset and _timestamp
+        is_part = segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * len(names) < stored
+    return Fetch.RANGES if in_parts or is_part else Fetch.WHOLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -24,17 +25,18 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatch
 from txnstore.read.ranged import (
     DAMAGE,
     WHOLE_BYTES,
+    Fetch,
     RangedObject,
     RangedSegment,
     SegmentNotFoundError,
+    choice,
     has_footer,
     missing,
-    reads_ranges,
 )
 from txnstore.read.rows import Columns, NewerSchemaError, Run, each_number, evaluate, unreadable
 from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
-from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD
+from txnstore.segment.schema import OFFSET_FIELD
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import read_cache_of
 
@@ -42,17 +44,10 @@ from txnstore.storage.recent import read_cache_of
 _UNFIT = (*DAMAGE, SchemaMismatchError)
 
 
-def is_ranged(part: Slice, columns: Columns) -> bool:
-    """Whether a slice is read by ranges of its segment, not whole."""
-    names = [name for name in columns.needs(part) if name != PARTITION_FIELD.name]  # Small, or not there.
-    own = 0 if part.origin is not None else 2  # _offset and _timestamp
-    return reads_ranges(part, len(names), len(columns.everything) + own)
-
-
 def fetched_bytes(part: Slice, columns: Columns) -> int:
     """How many bytes opening a slice fetches: it also decodes the slice, if that is a single piece."""
     segment = part.batch.segment
-    if not is_ranged(part, columns):
+    if choice(part, columns) is not Fetch.RANGES:
         return segment.size
     footer = segment.footer_size or 0
     if not columns.needs(part) or least_row_groups(part.most_records, part.most_bytes) > 1:
@@ -69,6 +64,34 @@ class PieceRows(NamedTuple):
     at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of ``count`` runs of the pieces of a large segment, with a ``number`` from 0: several tasks read them.
+
+    It is decided from the footer of the file, which each task fetches before its pieces: a plan needs no request. A
+    small segment, whose footer has no checksums of its blocks, is fetched whole by each task.
+    """
+
+    number: int
+    count: int
+
+
+def share_count(part: Slice, target: int, overhead: int = 0) -> int:
+    """Into how many shares a slice can be split, as far as is known without its footer.
+
+    Args:
+        target: The bytes of a share.
+        overhead: The bytes that opening the segment counts for.
+    """
+    segment = part.batch.segment
+    if segment.format != "parquet" or not segment.rows:
+        return 1
+    if segment.footer_size is None and segment.size > WHOLE_BYTES:
+        return 1  # Each task would have to read it whole.
+    size = part.most_bytes
+    return max(1, min(least_row_groups(part.most_records, size), -(-(size + overhead) // target)))
+
+
 class OpenSlice:
     """A slice whose segment, or the footer of a large one, was fetched and checked. Thread-safe."""
 
@@ -83,9 +106,14 @@ class OpenSlice:
         """The number of pieces with rows of the slice."""
         return len(self._pieces)
 
-    def share(self, number: int, count: int) -> OpenSlice:
-        """One of ``count`` runs of the pieces, with a ``number`` from 0."""
-        first, last = (len(self._pieces) * each // count for each in (number, number + 1))
+    @property
+    def is_ranged(self) -> bool:
+        """Whether each piece is fetched when it is read."""
+        return isinstance(self.file, RangedSegment)
+
+    def share(self, share: Share) -> OpenSlice:
+        """The pieces of a share."""
+        first, last = (len(self._pieces) * each // share.count for each in (share.number, share.number + 1))
         return OpenSlice(self.part, self._columns, self.file, self._pieces[first:last])
 
     def read(self, number: int) -> pa.Table:
@@ -132,18 +160,20 @@ def open_slice(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts:
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    segment = part.batch.segment
+    tp, segment = part.tp, part.batch.segment
     file: SegmentFile | None = None
-    cache = read_cache_of(objects) if not part.batch.alone else None
-    if cache is not None and _reads_whole_object(part, cache.partitions):
-        tp, decoded = part.tp, cache.decoded
+    cache = read_cache_of(objects)
+    fetched = choice(part, columns, cache, in_parts=in_parts)
+    if cache is not None and fetched is Fetch.KEPT:
+        decoded = cache.decoded
         # By all that the chain says of it, which the opening checks.
         file = cache.once(segment, segment.size, lambda: _kept(open_whole(objects, tp, segment), segment, decoded))
-    if file is None and (is_ranged(part, columns) or (in_parts and has_footer(segment))):
-        file = RangedSegment(objects, part.tp, segment)
+        fetched = choice(part, columns, in_parts=in_parts)  # There may be no room for it.
+    if file is None and fetched is Fetch.RANGES:
+        file = RangedSegment(objects, tp, segment)
         check_file(segment, file)
     if file is None:
-        file = open_whole(objects, part.tp, segment)
+        file = open_whole(objects, tp, segment)
     return OpenSlice(part, columns, file, pieces_of(part, file))
 
 
@@ -172,16 +202,6 @@ class _KeptSegment:
 def _kept(file: SegmentFile, segment: Segment, decoded: ByteCache[Hashable, Any]) -> SegmentFile:
     """A file that is read several times: one that is in memory needs no more."""
     return file if isinstance(file, DecodedSegment) else _KeptSegment(file, segment, decoded)
-
-
-def _reads_whole_object(part: Slice, partitions: Mapping[str, int] | None) -> bool:
-    """Whether a reader of so many partitions needs about half of the segment of a slice, or has to fetch it whole."""
-    segment = part.batch.segment
-    if not has_footer(segment):
-        return True
-    if partitions is not None and 2 * part.most_records * partitions.get(part.tp.topic, 1) < segment.rows:
-        return False
-    return segment.size <= WHOLE_BYTES
 
 
 def open_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> SegmentFile:
@@ -341,6 +361,16 @@ def read_slice(objects: ObjectStore, part: Slice, columns: Columns) -> pa.Table:
     opened = open_slice(objects, part, columns)
     tables = [opened.read(number) for number in range(len(opened))]
     return pa.concat_tables(tables) if tables else columns.schema.empty_table()
+
+
+def read_share(objects: ObjectStore, part: Slice, columns: Columns, share: Share) -> Iterator[pa.Table]:
+    """Read the rows of a share, one row group at a time.
+
+    Raises:
+        CorruptionError: The segment is missing or damaged.
+    """
+    opened = open_slice(objects, part, columns, in_parts=True).share(share)
+    return map(opened.read, range(len(opened)))
 
 
 def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> bytes:

@@ -151,7 +151,7 @@ class Columns:
         self.conserves = conserves
         self._values: dict[tuple[Layout, Times], dict[str, Value]] = {}
         self._needs: dict[tuple[Layout, Times], list[str]] = {}
-        self._constants: dict[str | int, Any] = {}
+        self._constants: dict[tuple[str, str | int], Any] = {}
 
     @classmethod
     def of_segments(
@@ -236,11 +236,12 @@ class Columns:
                 raise NewerSchemaError(msg)
         return conform(table, self._topic_schema, self._stored)
 
-    def constant(self, value: str | int, data_type: pa.DataType, rows: int) -> Any:
-        """A column with one value in each row: a slice of the longest such column so far."""
-        longest = self._constants.get(value)
+    def constant(self, name: str, value: str | int, rows: int) -> Any:
+        """The column ``name`` with one value in each row: a slice of the longest such column so far."""
+        longest = self._constants.get((name, value))
         if longest is None or len(longest) < rows:
-            longest = self._constants[value] = pa.repeat(pa.scalar(value, data_type), rows)
+            scalar = pa.scalar(value, self.schema.field(name).type)
+            longest = self._constants[name, value] = pa.repeat(scalar, rows)
         return longest.slice(0, rows)
 
 
@@ -321,13 +322,12 @@ def _evaluated(
                 raise CorruptionError(msg)
             return stored
         case Constant(text):
-            return columns.constant(text, columns.schema.field(shown).type, decoded.num_rows)
+            return columns.constant(shown, text, decoded.num_rows)
         case OfFile():
             number = _per_row(value, runs)
-            data_type = columns.schema.field(shown).type
             if isinstance(number, int):
-                return columns.constant(number, data_type, decoded.num_rows)
-            return pa.array(number, data_type)
+                return columns.constant(shown, number, decoded.num_rows)
+            return pa.array(number, columns.schema.field(shown).type)
         case RowOffset(origin):
             return pa.array(each_number([origin.of(run.part) + run.at for run in runs], [run.rows for run in runs]))
         case EventTime(name, default):

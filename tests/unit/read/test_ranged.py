@@ -20,11 +20,10 @@ from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read import readahead
-from txnstore.read.ranged import HashedSegment, PartialFile, RangedObject, forget_footers, has_footer, reads_ranges
+from txnstore.read.ranged import Fetch, HashedSegment, PartialFile, RangedObject, choice, forget_footers, has_footer
 from txnstore.read.readahead import one_ahead
-from txnstore.read.reader import fetch, is_missing, open_slice, read_slice
+from txnstore.read.reader import Share, fetch, is_missing, open_slice, read_share, read_slice
 from txnstore.read.rows import Columns
-from txnstore.read.shares import Share, read_share
 from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
 from txnstore.segment.codec import EncodedSegment, SegmentWriter, encode
@@ -32,6 +31,7 @@ from txnstore.segment.schema import TIMESTAMP, schema_to_text
 from txnstore.sql.filesystem import segment_path
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.storage.recent import ReadCache
 from txnstore.store import create_on
 
 T0 = TopicPartition("t", 0)
@@ -122,7 +122,8 @@ def test_small_and_unchecked_segments_are_read_whole() -> None:
     def by_ranges(size: int, *, columns: int = 8, limit: int = 140, footer_size: int | None = 1000) -> bool:
         segment = EncodedSegment(b"", "parquet", ROWS, "").segment("s")
         segment = type(segment)("s", "parquet", size, "", ROWS, footer_size=footer_size, footer_sha256="")
-        return reads_ranges(Slice(T0, Batch(100, 140, ROWS, segment, 0, 0), 100, limit), columns, 8)
+        part = Slice(T0, Batch(100, 140, ROWS, segment, 0, 0), 100, limit)
+        return choice(part, Columns(TOPIC, COLUMNS[:columns])) is Fetch.RANGES
 
     mb = 1 << 20
     assert not by_ranges(10 * mb)
@@ -132,6 +133,27 @@ def test_small_and_unchecked_segments_are_read_whole() -> None:
     assert by_ranges(17 * mb)
     assert not by_ranges(4 * mb, columns=1)
     assert not by_ranges(1000 * mb, columns=1, footer_size=None)
+
+
+def test_what_a_reader_with_a_cache_fetches() -> None:
+    """It keeps a segment of several batches of which it reads about half, or that has no footer."""
+    mb = 1 << 20
+
+    def chosen(cache: ReadCache | None, **changes: Any) -> Fetch:
+        values = {"size": 10 * mb, "footer_size": 1000, "rows": 10 * ROWS, **changes}
+        segment = replace(EncodedSegment(b"", "parquet", 0, "").segment("s"), **values)
+        part = Slice(T0, Batch(100, 100 + ROWS, ROWS, segment, 0, 0), 100, 100 + ROWS)
+        return choice(part, Columns(TOPIC), cache)
+
+    assert chosen(ReadCache()) is Fetch.KEPT
+    assert chosen(ReadCache({"t": 5})) is Fetch.KEPT
+    assert chosen(ReadCache({"t": 4})) is Fetch.RANGES
+    assert chosen(ReadCache({"t": 4}), size=4 * mb) is Fetch.RANGES
+    assert chosen(ReadCache({"t": 1}), footer_size=None) is Fetch.KEPT
+    assert chosen(None, footer_size=None) is Fetch.WHOLE
+    assert chosen(ReadCache(), size=17 * mb) is Fetch.RANGES
+    assert chosen(ReadCache(), rows=ROWS) is Fetch.WHOLE, "no other batch is in it"
+    assert chosen(None) is Fetch.RANGES
 
 
 @pytest.mark.slow
@@ -261,7 +283,7 @@ def test_the_next_piece_is_fetched_while_one_is_used(objects: CountingStore) -> 
         assert gets == [2, 3, 4]
         assert next(pieces).num_rows == GROUP
         assert list(pieces) == []
-        assert list(one_ahead(pool, opened.share(0, 100))) == []
+        assert list(one_ahead(pool, opened.share(Share(0, 100)))) == []
 
 
 @pytest.mark.slow

@@ -133,6 +133,15 @@ def _described(made_of: Made, slices: Sequence[Slice]) -> tuple[Slice, ...]:
     return tuple(replace(p, batch=replace(p.batch, segment=replace(p.batch.segment, rows=rows))) for p in slices)
 
 
+def test_columns_of_one_value_have_their_own_types() -> None:
+    """Also if the value is the same: each column has the type of its own field."""
+    columns = Columns(made(CASES[0]).topic, ["_partition", "_offset", "n"])
+    for rows in (3, 2):
+        constants = [columns.constant(name, 5, rows) for name in columns.names]
+        assert pa.schema(zip(columns.names, (each.type for each in constants), strict=True)) == columns.schema
+        assert [each.to_pylist() for each in constants] == [[5] * rows] * 3
+
+
 def test_two_segments_of_one_query_are_not_mixed_up(tmp_path: Path) -> None:
     """Files of all kinds together: what belongs to a file is looked up by its number, or its name."""
     objects = LocalStore(tmp_path)

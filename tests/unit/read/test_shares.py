@@ -14,9 +14,8 @@ from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
-from txnstore.read.reader import read_slice
+from txnstore.read.reader import Share, read_share, read_slice, share_count
 from txnstore.read.rows import Columns
-from txnstore.read.shares import Share, read_share, share_count
 from txnstore.segment.blocks import BLOCK_BYTES
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import TIMESTAMP

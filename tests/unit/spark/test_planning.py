@@ -19,7 +19,7 @@ from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txnstore.read.shares import Share
+from txnstore.read.reader import Share
 from txnstore.spark.options import read_options
 from txnstore.spark.reads.planning import (
     check_starts,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnstore.catalog.iceberg.columns import Columns, check_columns, leading_columns, table_columns
+from txnstore.catalog.iceberg.columns import TableColumns, check_columns, leading_columns, table_columns
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile
 from txnstore.catalog.iceberg.groups import Group, files_of, next_groups
 from txnstore.catalog.iceberg.manifest import (
@@ -130,7 +130,7 @@ def test_many_small_manifests_are_joined_and_their_files_stay_those_of_their_sna
 
 
 def test_metadata_is_read_as_it_was_written() -> None:
-    columns = Columns((*leading_columns().fields, {"id": 12, "name": "a", "required": False, "type": "int"}))
+    columns = TableColumns((*leading_columns().fields, {"id": 12, "name": "a", "required": False, "type": "int"}))
     metadata = TableMetadata("id", "s3://b/t", "t", (leading_columns(), columns), updated=5)
     for number in range(1, 4):
         summary = {"operation": "append", "txnstore.heads": "1,2"}

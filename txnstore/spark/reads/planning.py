@@ -24,8 +24,8 @@ from txnstore.core.view import View
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions, offset_for_time
+from txnstore.read.reader import Share, share_count
 from txnstore.read.rows import Columns
-from txnstore.read.shares import Share, share_count
 from txnstore.spark.options import ReadOptions
 from txnstore.spark.values import EARLIEST, LATEST, Offsets
 

@@ -18,8 +18,8 @@ from txnstore.connection import Connection
 from txnstore.errors import InvalidConfigError, SchemaMismatchError
 from txnstore.read.expired import expirations
 from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import read_share
 from txnstore.read.rows import Columns
-from txnstore.read.shares import read_share
 from txnstore.spark import types
 from txnstore.spark.failures import line_first
 from txnstore.spark.options import Location, ReadOptions
