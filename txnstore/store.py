@@ -444,7 +444,7 @@ class Store:
 
         The arguments are those of :func:`txnstore.sql.query`: ``params`` are the values of its parameters, ``sandbox``
         lets it read nothing but the store, ``checksums`` compares those of files in a local folder. A statement without
-        a result, such as ``COPY … TO``, gives None, as with DuckDB's own ``sql()``, whose type says so neither.
+        a result, such as ``COPY … TO``, gives None, as with DuckDB's own ``sql()``, whose type does not say so either.
 
         The relation runs when it is read. DuckDB then raises ``RuntimeError`` after Ctrl-C, and at times does not see
         it; ``interrupt()`` of a connection of :meth:`duckdb`, from another thread, ends a query of that connection.

@@ -127,7 +127,7 @@ def needs(state: State, event: Event, names: Mapping[int, str]) -> list[Need]:  
         case MemberJoined() | MemberSeen() | MemberReconciled() | MemberLeft(reason="left"):
             return [_one("READ", "GROUP", event.group)]
         case MemberLeft() | GroupRebalanced():
-            # Members whose leases are over leave with whatever is asked of the group.
+            # Members whose leases have expired leave with whatever is asked of the group.
             return [(("READ", "GROUP", event.group), ("DELETE", "GROUP", event.group), ACTION)]
         case GroupDeleted():
             return [(("DELETE", "GROUP", event.group), ACTION)]

@@ -212,7 +212,7 @@ def _find(view: View, name: str) -> Group:
 
 
 def _live_members(connection: Connection, view: View, name: str) -> list[Member | ClassicMember]:
-    """The members of a group by member id, but those whose leases are over, as this process measures them."""
+    """The members of a group by member id, but those whose leases have expired, as this process measures them."""
     group = view.groups.get(name, Group())
     if group.classic_members:
         return list(group.classic_members)

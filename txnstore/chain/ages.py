@@ -219,7 +219,7 @@ class Ages:
     # Leases and timeouts ----------------------------------------------------------------------------------------------
 
     def expired_members(self, states: Sequence[State], name: str) -> ExpiredMembers:
-        """The members of a group whose leases are over, each with the time of the renewal that was watched.
+        """The members of a group whose leases have expired, each with the time of the renewal that was watched.
 
         Args:
             states: One state per chain.

@@ -130,8 +130,8 @@ class Chain:
         #: `_round`, before it waits for `_head`; the committing leader reads it under `_head`.
         self._leader = Leader()
 
-        #: The lock of the round that callers join now. The holder of `_head` replaces it when its round is closed: who
-        #: comes later waits for the next leader, and not for this one's answers.
+        #: The lock of the round that callers join now. The holder of `_head` replaces it when its round is closed:
+        #: later callers wait for the next leader, and not for this one's answers.
         self._round = ForkLock()
         #: Guards the commit: `_undecided`, the turns, and which thread takes `_waiting`.
         self._head = ForkLock()
@@ -287,7 +287,7 @@ class Chain:
     ) -> Any:
         """Commit the commands of all threads that wait with this one, unless another thread does.
 
-        Those that come while it commits wait for a lock of their own round. So a thread whose command was committed
+        Threads that call while it commits wait for a lock of their own round. So a thread whose command was committed
         does not wait for one that commits the next ones.
 
         Args:
@@ -351,7 +351,7 @@ class Chain:
                 check_features(name, chain.state.requires.write, WRITE_FEATURES, "write")
 
     def _commit(self, waiters: list[QueuedCommand], leader: Leader) -> State | None:
-        """Commit the commands of the waiters, and of those that come meanwhile, in one entry.
+        """Commit the commands of the waiters, and of those that call meanwhile, in one entry.
 
         The order of the steps prevents these failures:
 
@@ -370,7 +370,7 @@ class Chain:
            only at the head of chain 0.
 
         Args:
-            waiters: The callers; those that come while it is the turn of other writers are added.
+            waiters: The callers; those that call while it is the turn of other writers are added.
             leader: This thread.
 
         Returns:
@@ -386,7 +386,7 @@ class Chain:
         losses = 0
         while True:
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
-            take(self._waiting, waiters)  # Those that came while it was the turn of other processes.
+            take(self._waiting, waiters)  # Those that were queued while it was the turn of other processes.
             self.check_features()  # An entry that was read meanwhile may require more.
             rules = self.authorization() if self.number != CATALOG else None
             attempt = self._drafts.decide(self.state, self.now(), waiters, rules)

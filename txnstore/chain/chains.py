@@ -206,7 +206,7 @@ class Chains:
         return tuple(results[number] for number in range(len(work)))
 
     def expired_members(self, group: str) -> ExpiredMembers:
-        """The members of a group whose leases are over, as this process measures; each with its watched renewal."""
+        """The members of a group whose leases have expired, as this process measures; each with its watched renewal."""
         return self.ages.expired_members([chain.state for chain in self._chains], group)
 
     # Concurrent work on several chains --------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ class Poller:
         As Kafka's consumer does for ``committed`` and ``position`` (``UNSTABLE_OFFSET_COMMIT`` is retriable).
 
         Raises:
-            UnstableOffsetCommitError: ``timeout`` seconds are over.
+            UnstableOffsetCommitError: ``timeout`` seconds have passed.
         """
         self._paused_s, self._pause = 0.0, min(_FIRST_PAUSE, self._longest_pause)
         while True:

@@ -102,7 +102,7 @@ class Completions:
         self.in_background(decided.transactional_id, partial(self._finish_with_next_entry, decided, self._background()))
 
     def _finish_with_next_entry(self, decided: DecidedTransaction, background: Executor) -> None:
-        """Write the missing markers, and queue the completion for the next entry; later write it if none came."""
+        """Write the missing markers, and queue the completion for the next entry; later write one if there was none."""
         completion = self._write_markers(decided)
         chain = self._chains[chain_of_producer(decided.producer_id)]
         queued = chain.enqueue(completion)

@@ -127,10 +127,10 @@ def _chain_of_key(key: str, chains: int) -> int:
 
 
 def with_expired(command: Command, expired: Callable[[str], ExpiredMembers]) -> Command:
-    """The command with the members whose leases are over, if it depends on them.
+    """The command with the members whose leases have expired, if it depends on them.
 
     Args:
-        expired: Returns the members of a group whose leases are over, as the caller has measured.
+        expired: Returns the members of a group whose leases have expired, as the caller has measured.
     """
     match command:
         case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup() | StoreGeneration() | DeleteOffsets():

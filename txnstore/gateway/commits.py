@@ -73,8 +73,8 @@ class Commits:
     def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
         """Commit a command; the future has its answer, or the error that refuses it. Cancel it to withdraw the command.
 
-        A command that a commit has taken is not withdrawn. Those behind a command that fails can be: its callers are
-        told before the next commit begins.
+        A command that a commit has taken is not withdrawn. Those behind a command that fails can be: its callers get
+        the error before the next commit begins.
 
         Args:
             principal: Who asks for it; None: the principal of the gateway.
@@ -115,7 +115,7 @@ class Commits:
         return "transaction", command.producer.producer_id
 
     async def taken(self) -> None:
-        """Wait until commits have taken all commands that wait now; not for those that come meanwhile."""
+        """Wait until commits have taken all commands that wait now; not for those that arrive meanwhile."""
         for lane in list(self._waiting.values()):
             await lane.taken.wait()
 

@@ -35,7 +35,7 @@ from txnstore.tables.plan import PartitionPlan, Tail
 from txnstore.tables.published import Published, missing, published_of, read
 from txnstore.tables.version import plan_table
 
-#: What mends a table.
+#: The command that repairs a table.
 _REBUILD = "`txnstore table sync --rebuild TOPIC` rebuilds the table"
 
 
@@ -45,7 +45,7 @@ class TableProblem:
 
     Attributes:
         topic: Its topic.
-        message: What is wrong, with the command that mends it.
+        message: What is wrong, with the command that repairs it.
     """
 
     topic: str

@@ -206,7 +206,7 @@ def _tails(
     """
     ranges = sorted((file.first, file.last) for file in files)
     starts = [first for first, _ in ranges]
-    gone = sorted((file.first, file.last) for file in outdated)
+    outdated_ranges = sorted((file.first, file.last) for file in outdated)
 
     def place(part: Slice) -> tuple[int, bool]:
         return bisect_left(starts, part.start), part.start >= end
@@ -215,7 +215,7 @@ def _tails(
         for part in loose:
             for whole in _without(part, ranges):
                 for piece in _split(whole, end):
-                    yield from [piece] if piece.start >= end else _within(piece, gone)
+                    yield from [piece] if piece.start >= end else _within(piece, outdated_ranges)
 
     return [Tail(partition, tuple(group)) for _, group in groupby(pieces(), key=place)]
 
@@ -317,9 +317,9 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
         """Remove files with what is deleted of them; returns the number of the rows that readers saw in them."""
         rows = 0
         for file in files:
-            gone = deletes.pop(file.path, None)
-            changes.removed |= {file.path} if gone is None else {file.path, gone.path}
-            rows += file.rows - (0 if gone is None else gone.rows)
+            deleted = deletes.pop(file.path, None)
+            changes.removed |= {file.path} if deleted is None else {file.path, deleted.path}
+            rows += file.rows - (0 if deleted is None else deleted.rows)
         return rows
 
     def trim(changes: _Changes, files: Iterable[DataFile]) -> int:

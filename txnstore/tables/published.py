@@ -226,7 +226,7 @@ def published_of(connection: Connection) -> Published:
 
 @contextmanager
 def _naming_the_remedy() -> Iterator[None]:
-    """Add to the error of damaged bytes what mends the table."""
+    """Add to the error of damaged bytes the command that repairs the table."""
     try:
         yield
     except CorruptionError as error:

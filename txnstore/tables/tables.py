@@ -176,7 +176,7 @@ class Tables:
             CorruptionError: A topic or its segments are missing or damaged; the message names all such topics. The
                 others are published before this is raised.
             StorageRefusedError: The storage refuses objects of tables. The same.
-            StorageError: The storage fails in a way that a repetition may mend. Nothing is published: repeat the call.
+            StorageError: The storage fails for now. Nothing is published: repeat the call.
             CorruptionError: A cut is damaged; or the newest cut has entries that the store has lost: then only all
                 tables together can be rebuilt. Nothing is published.
             TablesChangedError: Other publishers were faster in each attempt.

@@ -234,14 +234,14 @@ class TableWork:
 
     def _summary(self, step: Step, before: TableFiles, after: TableFiles, now: int) -> dict[str, str]:
         removed = [before.data[path] for path in step.removed if path in before.data]
-        gone = [each for each in before.deletes.values() if each.path in step.removed]
+        removed_deletes = [each for each in before.deletes.values() if each.path in step.removed]
         counts = {
             "added-data-files": len(step.added),
             "deleted-data-files": len(removed),
             "added-records": sum(file.rows for file in step.added),
             "deleted-records": sum(file.rows for file in removed),
             "added-position-deletes": sum(file.rows for file in step.added_deletes),
-            "removed-position-deletes": sum(file.rows for file in gone),
+            "removed-position-deletes": sum(file.rows for file in removed_deletes),
             "total-data-files": len(after.data),
             "total-records": sum(file.rows for file in after.data.values()),
             "total-delete-files": len(after.deletes),

@@ -215,8 +215,8 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     marker there, and that chain decides whether it needs one.
     """
     topic = state.topics[event.name]
-    gone = {TopicPartition(event.name, number) for number in range(topic.partitions)}
-    led = {tp for tp in gone if tp in state.partitions}
+    every = {TopicPartition(event.name, number) for number in range(topic.partitions)}
+    led = {tp for tp in every if tp in state.partitions}
     deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
     partitions = state.partitions
     for tp in sorted(led):
@@ -228,7 +228,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
             transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - led))
     groups = state.groups
     for name, group in items_of(state.groups):
-        groups = groups.insert(name, _without_offsets(group, gone, event.topic_id))
+        groups = groups.insert(name, _without_offsets(group, every, event.topic_id))
     return replace(
         state,
         topics=state.topics.remove(event.name),

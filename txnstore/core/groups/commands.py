@@ -23,7 +23,7 @@ class TxnOffsets:
         generation: The generation of the membership; -1 without a membership (OFF-08).
         member_id: The id of the member; empty without a membership.
         instance_id: The name of a static member (KIP-345).
-        expired: The members whose leases are over.
+        expired: The members whose leases have expired.
         catalog: The entry of the catalog's chain up to which the caller has read the ids of the topics; None if the
             chain of the group knows them itself.
     """
@@ -53,7 +53,7 @@ class JoinGroup(Command):
         assignor: The assignor that the member asks for.
         session_timeout_ms: The length of the lease in ms.
         instance_id: The name of a static member, which replaces the member that has this name (KIP-345).
-        expired: The members whose leases are over; of the kind ``consumer``: those that the gateway has timed out.
+        expired: The members whose leases have expired; of the kind ``consumer``: those that the gateway has timed out.
         kind: ``native``, or ``consumer``: a gateway joins for a client of KIP-848.
     """
 
@@ -78,7 +78,7 @@ class Heartbeat(Command):
             among its targets. None: it releases none.
         topics: As in :class:`JoinGroup`; None: unchanged.
         instance_id: The name of a static member (KIP-345).
-        expired: The members whose leases are over.
+        expired: The members whose leases have expired.
     """
 
     group: str
@@ -129,7 +129,7 @@ class StoreGeneration(Command):
         leader: The id of the member that has assigned; of no meaning without members.
         members: All members; none: the group is empty.
         replaces: Within a generation: the ids of the members whose static names others have now (KIP-345).
-        expired: The members with leases that are over, of a group that was native.
+        expired: The members with leases that have expired, of a group that was native.
     """
 
     group: str

@@ -128,7 +128,7 @@ def leaves_group(command: LeaveGroup, state: State) -> list[Right]:
 
 @command(LeaveGroup, route=to_group, right=leaves_group)
 def leave(draft: Draft, command: LeaveGroup) -> None:
-    """Remove a member, if there is one, and the members whose leases are over."""
+    """Remove a member, if there is one, and the members whose leases have expired."""
     group = _group(draft, command.group)
     static = _static_member(group, command.instance_id)
     if command.instance_id is not None and command.member_id and static is not None:
@@ -141,7 +141,7 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
 
 
 def expire_if_none_live(draft: Draft, name: str, expired: ExpiredMembers) -> bool:
-    """Remove all members of a group if the leases of all of them are over; none if one is live.
+    """Remove all members of a group if the leases of all of them have expired; none if one is live.
 
     A member that a gateway keeps has no lease: it is live.
 

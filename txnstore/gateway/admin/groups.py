@@ -242,7 +242,7 @@ def _on_group(operation: Operation, name: str) -> Right:
 
 
 def _stored(name: str, group: Group, expired: set[str]) -> Fields:
-    """A group, without the members whose leases are over, and those of which a gateway knows more."""
+    """A group, without the members whose leases have expired, and those of which a gateway knows more."""
     fields: dict[str, Any] = {"group_id": name, "group_type": _CLASSIC, "group_state": State.EMPTY, "protocol_type": ""}
     if group.kind == "classic":
         state = State.STABLE if group.classic_members else State.EMPTY

@@ -140,7 +140,7 @@ def _offsets(
 def _check_plan(view: View, connection: Connection, options: SinkOptions, batch: MicroBatch) -> None:
     """Raise if a committed micro-batch was planned again with other records, as far as the group's offsets show it.
 
-    A checkpoint that has gone back by one micro-batch has no offsets for it, so Spark plans it up to what there is now.
+    A checkpoint that is older by one micro-batch has no offsets for it, so Spark plans it up to what there is now.
     """
     if options.group is not None:
         consumed(view, connection.store_id, options.group, _positions(options, batch), new=False)

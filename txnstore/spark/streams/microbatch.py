@@ -2,7 +2,8 @@
 
 The version of a micro-batch is its number, and the scope of the version is the id of its query. Spark repeats a
 micro-batch under the same number with the same offsets, so a version that is committed already is left alone. It
-repeats the last one only: an earlier one shows that the checkpoint has gone back, and its number may mean others.
+repeats the last one only: an earlier one shows that the checkpoint is older than the store, and its number may mean
+others.
 
 A second version names the run that has committed the micro-batch, and a third one its epoch: each start of a query is
 a run. The first micro-batch of a run is granted a new epoch, which fences the earlier runs. The commits of a run may
@@ -68,7 +69,7 @@ class MicroBatch:
             msg = (
                 f"micro-batch {self.number} of query {self.query_id} is not written, because micro-batch {last} of it "
                 "is committed: the checkpoint is older than the store, such as one of a backup, or another driver has "
-                "gone on. What this run reads may not be what was committed under this number. Put back the newest "
+                "continued. What this run reads may not be what was committed under this number. Put back the newest "
                 "checkpoint, or start the query with a new one"
             )
             raise ProducerFencedError(msg)

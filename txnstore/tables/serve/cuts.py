@@ -31,7 +31,7 @@ class Freshness:
         self._sync, self._clock, self._fresh_ms = sync, clock, fresh_ms
         #: Held during a publication; guards the two fields below.
         self._lock = threading.Lock()
-        #: When the last publication began, whatever came of it; None before the first one.
+        #: When the last publication began, whatever its outcome; None before the first one.
         self._began: int | None = None
         #: The kind of the error that it ended with; None without one.
         self._error: str | None = None

@@ -236,7 +236,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             self._rest(live)
 
     async def _remove(self, live: Live[KeptGroup]) -> None:
-        """Remove the overdue members. One that another gateway has heard of since stays, and its timer restarts."""
+        """Remove the overdue members. One that another gateway has answered since stays, and its timer restarts."""
         name = live.name
         try:
             await self._services.freshness.head()

@@ -1,7 +1,7 @@
 """Members of groups of KIP-848: what a gateway knows of them, and what of their heartbeats it decides. No I/O.
 
 The chain assigns partitions and keeps members and their epochs (``docs/internals/design/groups.md``). A gateway
-adds what it alone can know: when it heard of a member last, what it has sent it, and what the chain does not keep: its
+adds what it alone can know: when a member last sent a request, what it was sent, and what the chain does not keep: its
 client, and its regular expression. All of this may be lost: a client sends it again when it changes its coordinator.
 Heartbeats are kio's messages; in one of version 0 the fields of version 1 are missing. The reference is Kafka's
 ``GroupMetadataManager``; where this differs, a comment says why.
@@ -69,7 +69,7 @@ class KeptMember:
 
     @property
     def deadline(self) -> int:
-        """When it is to be removed unless it is heard of."""
+        """When it is to be removed unless it sends a request."""
         return self.expires_at if self.revoke_by is None else min(self.expires_at, self.revoke_by)
 
     def hear(self, request: MemberHeartbeat, client_id: str, client_host: str, now: int, session_ms: int) -> None:
