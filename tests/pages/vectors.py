@@ -564,7 +564,7 @@ def vacuumed(s: Story) -> None:
 
 @story(chains=3)
 def identities(s: Story) -> None:
-    """Producers that continue: kept transactions, versions of jobs, late partitions, decisions over old data."""
+    """Producers that go on: kept transactions, versions of jobs, partitions that join late, decisions over old data."""
     for name in ("t", "u", "open", "more"):
         s.store.create_topic(name, 3)
     s.step()
@@ -611,7 +611,7 @@ def identities(s: Story) -> None:
 
 @story(chains=2)
 def authorization(s: Story) -> None:
-    """Rules that are deleted, entries with who asked for them, and a chain that follows from the rules of chain 0."""
+    """Rules that come and go, entries with who asked for them, and a chain that follows from the rules of chain 0."""
     rules = [
         Acl("User:billing", "ALLOW", "WRITE", "TOPIC", "invoices", "PREFIXED"),
         Acl("User:billing", "ALLOW", "WRITE", "TRANSACTIONAL_ID", "billing"),
@@ -690,7 +690,7 @@ def gateways(s: Story) -> None:
 
 @story(chains=2)
 def sessions(s: Story) -> None:
-    """One epoch of a client for many transactions: in both chains, one that continues, one that an init has ended."""
+    """One epoch of a client for many transactions: in both chains, one that goes on, one that an init has ended."""
     s.store.create_topic("t", 3)
     s.step()
     places = [TopicPartition("t", number) for number in range(3)]
