@@ -108,7 +108,7 @@ def gateway(
         import asyncio
 
         from txnstore.gateway.gateway import run
-        from txnstore.gateway.metrics import SHOWN
+        from txnstore.gateway.metrics import FAMILIES
         from txnstore.gateway.properties import Properties
     except ModuleNotFoundError as error:
         msg = f"a gateway needs packages that are not installed: {error.name} is missing"
@@ -148,7 +148,7 @@ def gateway(
         def text(counted: GatewayMetrics) -> str:
             from txnstore.monitoring.prometheus import families, prometheus
 
-            rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in SHOWN]
+            rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in FAMILIES]
             return prometheus(connection, status=False) + families(rows, connection.url)
 
         if not app.debug:

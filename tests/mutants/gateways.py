@@ -44,7 +44,7 @@ GATEWAYS = (
         ClassicGroup._store_if_due,
         "self._actions.append(self._storing)",
         "self._actions.append(self._storing); "
-        "[self._answer(each.sync, self._synced(each)) for each in self._members.values() if each.sync]",
+        "[self._respond(each.sync, self._sync_response(each)) for each in self._members.values() if each.sync]",
         _CLASSIC,
     ),
     _mutant(
@@ -58,7 +58,7 @@ GATEWAYS = (
         "a coordinator whose generation was refused continues",
         ClassicCoordinator._store,
         "    self._drop($live, $code)\n",
-        "    self._act($live, $live.group.stored)\n",
+        "    self._apply($live, $live.group.stored)\n",
         _CLASSIC,
     ),
     _mutant(
@@ -128,10 +128,10 @@ GATEWAYS = (
     ),
     _mutant(
         "a member gets its targets, also those that others hold",
-        ConsumerCoordinator._answered,
-        "assignment_of(self._view, $membership.assigned)",
-        "assignment_of(self._view, "
-        "getattr(self._group(asked.group).members.get(membership.member_id), 'target', membership.assigned))",
+        ConsumerCoordinator._response,
+        "assignment_by_topic(self._view, $membership.assigned)",
+        "assignment_by_topic(self._view, "
+        "getattr(self._group(live.name).members.get(membership.member_id), 'target', membership.assigned))",
         _EPOCHS,
     ),
     # Offsets ----------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ GATEWAYS = (
     ),
     _mutant(
         "a refused batch is not looked up at the head",
-        Produce._committed,
+        Produce._on_commit,
         "if isinstance($error, OUTDATED) and $staged.session is not None:",
         "if False:",
         _ALONE,

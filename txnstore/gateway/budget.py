@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 REQUEST_BYTES = 64 << 20
 #: The bytes of responses in memory before connections wait for theirs.
 RESPONSE_BYTES = 256 << 20
-#: What a fetch may read whatever else is in memory.
+#: The bytes that a fetch may always read, however much is in memory.
 _LEAST_RESPONSE = 1 << 20
-#: The part of what is left that one fetch may take.
+#: One fetch may take the free room divided by this.
 _SHARE = 4
 
 
@@ -25,65 +25,65 @@ class Budget:
 
     Where the budget is used up, one request of those that wait is *preferred*: it is received to its end whatever its
     size. So requests that have arrived in part never wait for each other without end, and at most one request is in
-    memory beyond the budget. Who waits has bytes in hand, so a client that sends nothing is not preferred.
+    memory beyond the budget. Only requests with arrived bytes wait, so a client that sends nothing is not preferred.
     """
 
     def __init__(self, size: int = REQUEST_BYTES) -> None:
         self._size = size
         self.used = 0
-        self.preferred: Held | None = None
-        self._waiting: deque[tuple[Held, int, asyncio.Future[None]]] = deque()
+        self.preferred: Reservation | None = None
+        self._waiting: deque[tuple[Reservation, int, asyncio.Future[None]]] = deque()
 
     @property
-    def is_short(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether any request waits."""
         return any(not future.done() for _, _, future in self._waiting)
 
-    def hold(self) -> Held:
-        """The bytes of a new request: none so far."""
-        return Held(self)
+    def new_reservation(self) -> Reservation:
+        """Open the reservation of a new request, with no bytes so far."""
+        return Reservation(self)
 
-    def try_take(self, held: Held, size: int) -> bool:
-        """Count bytes if no request has to wait for them."""
-        if held is not self.preferred and (self.is_short or self.used + size > self._size):
+    def try_take(self, reservation: Reservation, size: int) -> bool:
+        """Count bytes if no request has to wait for them; return whether they were counted."""
+        if reservation is not self.preferred and (self.has_waiters or self.used + size > self._size):
             return False
-        self._count(held, size)
+        self._count(reservation, size)
         return True
 
-    def wait(self, held: Held, size: int) -> asyncio.Future[None]:
-        """Count bytes when there is room, or when the request is preferred."""
+    def wait(self, reservation: Reservation, size: int) -> asyncio.Future[None]:
+        """Queue bytes, which are counted when there is room, or when the request is preferred."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((held, size, future))
+        self._waiting.append((reservation, size, future))
         self._grant()
         return future
 
-    def release(self, held: Held) -> None:
-        """Return the bytes of a request."""
-        self.used -= held.size
-        held.size = 0
-        if self.preferred is held:
+    def release(self, reservation: Reservation) -> None:
+        """Return all bytes of a reservation."""
+        self.used -= reservation.size
+        reservation.size = 0
+        if self.preferred is reservation:
             self.preferred = None
         self._grant()
 
     def _grant(self) -> None:
         while self._waiting:
-            held, size, future = self._waiting[0]
+            reservation, size, future = self._waiting[0]
             if not future.done():
                 if self.used + size > self._size:
                     if self.preferred is not None:
                         return
-                    self.preferred = held
-                self._count(held, size)
+                    self.preferred = reservation
+                self._count(reservation, size)
                 future.set_result(None)
             self._waiting.popleft()
 
-    def _count(self, held: Held, size: int) -> None:
+    def _count(self, reservation: Reservation, size: int) -> None:
         self.used += size
-        held.size += size
+        reservation.size += size
 
 
-class Held:
-    """The bytes of one request that count."""
+class Reservation:
+    """The counted bytes of one request."""
 
     __slots__ = ("_budget", "size")
 
@@ -93,16 +93,16 @@ class Held:
 
     @property
     def exceeds_share(self) -> bool:
-        """Whether the request is received beyond the budget, while others wait."""
-        return self._budget.preferred is self and self._budget.is_short
+        """Whether the request is received beyond the budget while others wait."""
+        return self._budget.preferred is self and self._budget.has_waiters
 
     async def add(self, size: int) -> None:
-        """Count bytes that have arrived; waits for room."""
+        """Count bytes that have arrived; wait for room."""
         if not self._budget.try_take(self, size):
             await self._budget.wait(self, size)
 
     def release(self) -> None:
-        """Count none of its bytes any more. A second call does nothing."""
+        """Return all bytes; a second call does nothing."""
         self._budget.release(self)
 
 
@@ -119,30 +119,30 @@ class Room:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
-    def is_short(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether any request waits."""
         return any(not future.done() for future in self._waiting)
 
     async def wait(self, times: int = 1) -> None:
-        """Wait while the room is used up; of its size, or of a multiple for those whose responses are small."""
+        """Wait while the used bytes reach ``times`` the room's size; requests with small responses pass a multiple."""
         while self.used >= times * self._size:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             try:
                 await future
             except asyncio.CancelledError:
-                self.remove(0)  # It may have been woken: the next one is, in its place.
+                self.remove(0)  # It may have been woken already: wake the next one in its place.
                 raise
 
     @asynccontextmanager
-    async def granted(self, most: int) -> AsyncIterator[int]:
-        """The bytes that a fetch may read, which count while the block runs.
+    async def grant(self, max_bytes: int) -> AsyncIterator[int]:
+        """Count and yield the bytes that a fetch may read; returned when the block ends.
 
         Args:
-            most: The bytes that its client takes.
+            max_bytes: The most bytes that its client accepts.
         """
         await self.wait()
-        size = min(most, max((self._size - self.used) // _SHARE, _LEAST_RESPONSE))
+        size = min(max_bytes, max((self._size - self.used) // _SHARE, _LEAST_RESPONSE))
         counted = max(size, 0)
         self.add(counted)
         try:
@@ -155,10 +155,10 @@ class Room:
         self.used += size
 
     def remove(self, size: int) -> None:
-        """Count them no more."""
+        """Return bytes, and wake a request that waits for room."""
         self.used -= size
         while self._waiting and self.used < self._size:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)
-                return  # It takes its part; the next one is woken by what it returns.
+                return  # It takes its part; when it returns that, the next one is woken.

@@ -1,9 +1,9 @@
-"""What a frame claims is checked before anything decodes it: each length and count against the bytes that follow it.
+"""Checks of a frame before it is decoded: each length and count is compared with the bytes that follow.
 
 The native reader of kio reserves memory for all items that an array claims before it reads the first one, and a process
 ends whose native code cannot reserve memory. So a frame is walked by the schema of its API and version first, without
-making a value. The walk passes the same bytes as kio, which must hold for each frame that both accept: else a count
-could hide where the walk sees something else.
+making a value. For each frame that both accept, the walk must pass the same bytes as kio: else a count could hide where
+the walk sees another field.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kio.index import load_request_schema
 from txnstore.gateway.apis import Api
 
 #: The fields at the beginning of each request: API, version, correlation id.
-_START = struct.Struct(">hhi")
+_START_FORMAT = struct.Struct(">hhi")
 #: The bytes of the shortest request.
-START_SIZE = _START.size
+START_SIZE = _START_FORMAT.size
 #: The most values in a request, fields and items of arrays; and in one of Produce, each of whose partitions, with three
 #: values, takes much more memory when it is carried out.
 MOST_VALUES, MOST_PRODUCED_VALUES = 1_000_000, 100_000
-#: The bytes of memory that a decoded value takes at most, beside its bytes in the frame (measured by a test).
+#: The most memory that a decoded value takes beside its bytes in the frame (measured by a test).
 VALUE_SIZE = 48
 #: The bytes of fields of a fixed size, by kio's names of their types.
 _SIZES = {
@@ -66,14 +66,14 @@ def read_start(data: bytes) -> Start:
     """The first fields of a request.
 
     Raises:
-        MalformedRequestError: The frame is shorter than they are.
+        MalformedRequestError: The frame is too short.
     """
     if len(data) < START_SIZE:
         raise MalformedRequestError(f"a frame of {len(data)} bytes is too short for a request")
-    return Start(*_START.unpack_from(data))
+    return Start(*_START_FORMAT.unpack_from(data))
 
 
-def checked_frame(data: bytes) -> Frame:
+def check_frame(data: bytes) -> Frame:
     """Check the lengths and counts of a frame, of an API and a version that kio knows.
 
     Raises:
@@ -87,13 +87,13 @@ def checked_frame(data: bytes) -> Frame:
     except (struct.error, IndexError):
         at = len(data) + 1
     except MalformedRequestError as error:
-        raise MalformedRequestError(f"{_named(data, start)}: {error}") from None
+        raise MalformedRequestError(f"{_description(data, start)}: {error}") from None
     if at > len(data):  # Bytes may follow, as librdkafka sends them after Metadata: brokers allow it.
-        raise MalformedRequestError(f"{_named(data, start)}: it ends in the middle of a field")
+        raise MalformedRequestError(f"{_description(data, start)}: it ends in the middle of a field")
     return Frame(data, start, walk.values * VALUE_SIZE)
 
 
-def _named(data: bytes, start: Start) -> str:
+def _description(data: bytes, start: Start) -> str:
     return f"a frame of {len(data)} bytes is no request of API {start.api}, version {start.version}"
 
 
@@ -106,22 +106,22 @@ class _Walk:
     Attributes:
         data: The frame.
         size: Its bytes.
-        values: The values that were passed.
+        values: The number of values that were passed.
     """
 
-    __slots__ = ("_most", "data", "size", "values")
+    __slots__ = ("_max_values", "data", "size", "values")
 
-    def __init__(self, data: bytes, most: int) -> None:
-        self.data, self.size, self._most = data, len(data), most
+    def __init__(self, data: bytes, max_values: int) -> None:
+        self.data, self.size, self._max_values = data, len(data), max_values
         self.values = 0
 
     def count(self, values: int) -> None:
         self.values += values
-        if self.values > self._most:
-            raise MalformedRequestError(f"it has more than {self._most} values")
+        if self.values > self._max_values:
+            raise MalformedRequestError(f"it has more than {self._max_values} values")
 
     def varint(self, at: int) -> tuple[int, int]:
-        """A number of variable size, which is less than 2³¹ as in Kafka, and the place behind it."""
+        """A number of variable size, less than 2³¹ as in Kafka, and the position behind it."""
         byte = self.data[at]
         if byte < 0x80:
             return byte, at + 1
@@ -129,7 +129,7 @@ class _Walk:
         while byte >= 0x80:
             number |= (byte & 0x7F) << shift
             shift += 7
-            if shift > 28:
+            if shift > 28:  # Five groups of seven bits hold any length.
                 raise MalformedRequestError("a length has more than five bytes")
             at += 1
             byte = self.data[at]
@@ -139,22 +139,22 @@ class _Walk:
         return number, at + 1
 
 
-#: Passes one field, or a group of them: from its place to the one behind it.
+#: Passes a field, or several: takes its position, and returns the one behind it.
 _Step = Callable[[_Walk, int], int]
 
 
-class _Kind(NamedTuple):
-    """What is passed by one step.
+class _FieldType(NamedTuple):
+    """A type of field, or of several fields that one step passes.
 
     Attributes:
-        step: Passes it.
-        least: The fewest bytes that it takes.
-        values: The values that it is at least.
-        is_fixed: Whether it always takes the fewest.
+        step: Passes a value of the type.
+        min_size: The fewest bytes of a value.
+        values: The fewest values in it, itself included.
+        is_fixed: Whether each value has ``min_size`` bytes.
     """
 
     step: _Step
-    least: int
+    min_size: int
     values: int = 1
     is_fixed: bool = False
 
@@ -162,42 +162,42 @@ class _Kind(NamedTuple):
 @lru_cache(maxsize=512)
 def _request_step(api: int, version: int) -> _Step:
     schema: Any = load_request_schema(api, version)
-    header, body = _entity(schema.__header_schema__).step, _entity(schema).step
+    header, body = _entity_type(schema.__header_schema__).step, _entity_type(schema).step
     return lambda walk, at: body(walk, header(walk, at))
 
 
 @cache
-def _entity(schema: Any) -> _Kind:
-    """A message, or an item with fields: the fields without a tag in their order, then those with one."""
+def _entity_type(schema: Any) -> _FieldType:
+    """The type of a message, or of an item with fields: untagged fields in order, then the tagged ones."""
     hints = typing.get_type_hints(schema)
-    ordered, tagged = list[_Kind](), dict[int, _Step]()
+    ordered, tagged = list[_FieldType](), dict[int, _Step]()
     for field in dataclasses.fields(schema):
         # Kafka has the client's id in the old form in all versions of the header.
         is_flexible = schema.__flexible__ and field.name != "client_id"
-        kind = _field(field, hints[field.name], is_flexible=is_flexible)
+        kind = _field_type(field, hints[field.name], is_flexible=is_flexible)
         if (tag := field.metadata.get("tag")) is None:
             ordered.append(kind)
         else:
             tagged[tag] = kind.step
     if schema.__flexible__:
-        ordered.append(_Kind(_tagged_step(tagged), least=1, values=len(tagged)))
-    least, values = sum(kind.least for kind in ordered), 1 + sum(kind.values for kind in ordered)
-    return _Kind(_one_after_the_other(ordered), least, values, all(kind.is_fixed for kind in ordered))
+        ordered.append(_FieldType(_tagged_step(tagged), min_size=1, values=len(tagged)))
+    min_size, values = sum(kind.min_size for kind in ordered), 1 + sum(kind.values for kind in ordered)
+    return _FieldType(_sequence_step(ordered), min_size, values, all(kind.is_fixed for kind in ordered))
 
 
-def _one_after_the_other(kinds: list[_Kind]) -> _Step:
-    """Passes several, fields of fixed sizes beside each other at once."""
-    steps, fixed = list[_Step](), 0
+def _sequence_step(kinds: list[_FieldType]) -> _Step:
+    """Return a step that passes several fields; adjacent fields of fixed sizes are passed at once."""
+    steps, fixed_size = list[_Step](), 0
     for kind in kinds:
         if kind.is_fixed:
-            fixed += kind.least
+            fixed_size += kind.min_size
             continue
-        if fixed:
-            steps.append(_fixed_step(fixed))
-            fixed = 0
+        if fixed_size:
+            steps.append(_fixed_step(fixed_size))
+            fixed_size = 0
         steps.append(kind.step)
-    if fixed:
-        steps.append(_fixed_step(fixed))
+    if fixed_size:
+        steps.append(_fixed_step(fixed_size))
 
     def step(walk: _Walk, at: int) -> int:
         for each in steps:
@@ -207,32 +207,32 @@ def _one_after_the_other(kinds: list[_Kind]) -> _Step:
     return step
 
 
-def _field(field: dataclasses.Field[Any], hint: Any, *, is_flexible: bool) -> _Kind:
+def _field_type(field: dataclasses.Field[Any], hint: Any, *, is_flexible: bool) -> _FieldType:
     arguments, name = typing.get_args(hint), field.name
     is_nullable = type(None) in arguments
     if is_nullable:
         (hint,) = (each for each in arguments if each is not type(None))
     if typing.get_origin(hint) is tuple:
-        item = _plain(field, typing.get_args(hint)[0], is_flexible=is_flexible, is_nullable=False)
-        return _array(item, name, is_flexible=is_flexible, is_nullable=is_nullable)
-    is_tagged = "tag" in field.metadata  # kio reads none of them as null: it is left out instead.
-    kind = _plain(field, hint, is_flexible=is_flexible, is_nullable=is_nullable and not is_tagged)
+        item = _item_type(field, typing.get_args(hint)[0], is_flexible=is_flexible, is_nullable=False)
+        return _array_type(item, name, is_flexible=is_flexible, is_nullable=is_nullable)
+    is_tagged = "tag" in field.metadata  # kio reads no tagged field as null: it is left out instead.
+    kind = _item_type(field, hint, is_flexible=is_flexible, is_nullable=is_nullable and not is_tagged)
     if is_nullable and dataclasses.is_dataclass(hint):
-        return _Kind(_nullable_step(kind.step), least=1)
+        return _FieldType(_nullable_step(kind.step), min_size=1)
     return kind
 
 
-def _plain(field: dataclasses.Field[Any], hint: Any, *, is_flexible: bool, is_nullable: bool) -> _Kind:
-    """A field that is no array, or an item of one."""
+def _item_type(field: dataclasses.Field[Any], hint: Any, *, is_flexible: bool, is_nullable: bool) -> _FieldType:
+    """The type of a field that is no array, or of an item of one."""
     if dataclasses.is_dataclass(hint):
-        return _entity(typing.cast("type", hint))
+        return _entity_type(typing.cast("type", hint))
     name = field.metadata["kafka_type"]
     if name in _SIZES:
-        return _Kind(_fixed_step(_SIZES[name]), _SIZES[name], is_fixed=True)
+        return _FieldType(_fixed_step(_SIZES[name]), _SIZES[name], is_fixed=True)
     if is_flexible:
-        return _Kind(_compact_bytes_step(field.name, is_nullable=is_nullable), least=1)
+        return _FieldType(_compact_bytes_step(field.name, is_nullable=is_nullable), min_size=1)
     size = {"string": 2, "bytes": 4, "records": 4}[name]
-    return _Kind(_bytes_step(field.name, size, is_nullable=is_nullable), least=size)
+    return _FieldType(_bytes_step(field.name, size, is_nullable=is_nullable), min_size=size)
 
 
 def _fixed_step(size: int) -> _Step:
@@ -247,7 +247,7 @@ def _bytes_step(name: str, size: int, *, is_nullable: bool) -> _Step:
         at += size
         if 0 <= length <= walk.size - at:
             return at + int(length)
-        return _without(walk, at, length, name, is_nullable=is_nullable)
+        return _null_or_refuse(walk, at, length, name, is_nullable=is_nullable)
 
     return step
 
@@ -257,21 +257,21 @@ def _compact_bytes_step(name: str, *, is_nullable: bool) -> _Step:
         length, at = walk.varint(at)
         if 0 < length <= walk.size - at + 1:
             return at + length - 1
-        return _without(walk, at, length - 1, name, is_nullable=is_nullable)
+        return _null_or_refuse(walk, at, length - 1, name, is_nullable=is_nullable)
 
     return step
 
 
-def _without(walk: _Walk, at: int, number: int, name: str, *, is_nullable: bool, what: str = "bytes") -> int:
-    """Passes a length or count that no bytes follow for: null where that is allowed."""
+def _null_or_refuse(walk: _Walk, at: int, number: int, name: str, *, is_nullable: bool, unit: str = "bytes") -> int:
+    """Pass a null where it is allowed; refuse any other length or count that the bytes do not hold."""
     if number == -1:
         if is_nullable:
             return at
         raise MalformedRequestError(f"{name} is null")
-    raise MalformedRequestError(f"{name} claims {number} {what}, and {max(walk.size - at, 0)} bytes follow")
+    raise MalformedRequestError(f"{name} claims {number} {unit}, and {max(walk.size - at, 0)} bytes follow")
 
 
-def _array(item: _Kind, name: str, *, is_flexible: bool, is_nullable: bool) -> _Kind:
+def _array_type(item: _FieldType, name: str, *, is_flexible: bool, is_nullable: bool) -> _FieldType:
     unpack, width = _NUMBERS[4].unpack_from, _NUMBERS[4].size
 
     def step(walk: _Walk, at: int) -> int:
@@ -281,16 +281,16 @@ def _array(item: _Kind, name: str, *, is_flexible: bool, is_nullable: bool) -> _
         else:
             (count,) = unpack(walk.data, at)
             at += width
-        if not 0 <= count * item.least <= walk.size - at:
-            return _without(walk, at, count, name, is_nullable=is_nullable, what="items")
+        if not 0 <= count * item.min_size <= walk.size - at:
+            return _null_or_refuse(walk, at, count, name, is_nullable=is_nullable, unit="items")
         walk.count(count * item.values)
         if item.is_fixed:
-            return at + count * item.least
+            return at + count * item.min_size
         for _ in range(count):
             at = item.step(walk, at)
         return at
 
-    return _Kind(step, least=1 if is_flexible else width)
+    return _FieldType(step, min_size=1 if is_flexible else width)
 
 
 def _nullable_step(entity: _Step) -> _Step:
@@ -298,7 +298,7 @@ def _nullable_step(entity: _Step) -> _Step:
 
 
 def _tagged_step(known: dict[int, _Step]) -> _Step:
-    """Passes fields with tags (KIP-482), which ascend; their lengths are those that their values have."""
+    """Return a step that passes tagged fields (KIP-482), which ascend, and whose lengths must be right."""
 
     def step(walk: _Walk, at: int) -> int:
         if walk.data[at] == 0:

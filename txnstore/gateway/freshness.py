@@ -1,4 +1,4 @@
-"""What a gateway knows of the store: the newest view, shared looks at the heads, and who waits for changes."""
+"""The view of the store that a gateway has: shared looks at the heads, and waits for changes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LOG = limited_logger(__name__)
 POLL = 0.1
 #: Seconds between two checks for abandoned transactions with open records.
 _UNBLOCK = 1.0
-#: Seconds for which metadata are answered from the same view.
+#: Seconds for which requests for metadata share a view.
 RECENT = 1.0
 
 
 class _Arrival:
-    """When a request arrived, by the clock of the loop, and the newest view then; None once it is handled."""
+    """The time of a request's arrival, by the clock of the loop, and the newest view then; None once it is handled."""
 
     __slots__ = ("at", "view")
 
@@ -54,12 +54,12 @@ class Freshness:
         #: The look at the heads that runs now, and the one that will follow it: requests that come meanwhile share it.
         self._running: asyncio.Task[View] | None = None
         self._next: asyncio.Future[View] | None = None
-        #: When the newest look at the heads began, by the clock of the loop.
-        self._read_at = -math.inf
-        self._changed: asyncio.Event = asyncio.Event()
+        #: The time at which the newest look at the heads began, by the clock of the loop.
+        self._refreshed_at = -math.inf
+        self._view_changed: asyncio.Event = asyncio.Event()
         self._waiting = 0
-        #: Whether the poller looks once more, though no request waits.
-        self._is_wanted = False
+        #: Whether the poller must look once more, though no request waits.
+        self._poll_requested = False
         self._poller: asyncio.Task[None] | None = None
         #: The newest view that requests may see: that of a commit only after its callers have their answers.
         self.view = connection.view(refresh=False)
@@ -70,30 +70,30 @@ class Freshness:
         return self._waiting
 
     async def head(self) -> View:
-        """The view at the heads of the chains, read after this call: requests that wait share one look.
+        """Read the view at the heads of the chains; requests that wait at the same time share one look.
 
         A look that has begun before the call is not enough: it may have passed an entry that the client knows of.
         """
         if self._running is None:
-            self._running = self._loop.create_task(self._look())
-            self._running.add_done_callback(_retrieve)
+            self._running = self._loop.create_task(self._refresh())
+            self._running.add_done_callback(_mark_retrieved)
             return await asyncio.shield(self._running)
         if self._next is None:
             self._next = self._loop.create_future()
-            self._next.add_done_callback(_retrieve)
+            self._next.add_done_callback(_mark_retrieved)
         return await asyncio.shield(self._next)
 
     async def recent(self, seconds: float | None = None) -> View:
-        """A view that was read less than so many seconds ago, :data:`RECENT` by default.
+        """Return a view that was read at most ``seconds`` ago, :data:`RECENT` by default.
 
-        What others have changed since may be missing in it.
+        Changes of other processes since then may be missing in it.
         """
-        limit = RECENT if seconds is None else seconds
-        return self.view if self._loop.time() - self._read_at < limit else await self.head()
+        max_age = RECENT if seconds is None else seconds
+        return self.view if self._loop.time() - self._refreshed_at < max_age else await self.head()
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """While the block runs, it handles a request that has just arrived."""
+        """Note the arrival of a request, which the block handles."""
         arrival = _Arrival(self._loop.time(), self.view)
         _ARRIVAL.set(arrival)
         try:
@@ -108,58 +108,59 @@ class Freshness:
         return self.view if arrival is None or arrival.view is None else arrival.view
 
     async def since_request(self) -> View:
-        """A view that was read after the request under way arrived: it asks for the heads once, whatever it names."""
+        """Return a view read after the request under way arrived; at most one look at the heads per request."""
         arrival = _ARRIVAL.get()
-        return self.view if arrival is not None and self._read_at >= arrival.at else await self.head()
+        return self.view if arrival is not None and self._refreshed_at >= arrival.at else await self.head()
 
     async def unblocked(self, view: View, producer_ids: Collection[int]) -> View:
-        """A view without the abandoned transactions of these producers, which hold back what a client waits for.
+        """Abort abandoned transactions of these producers, and return a view without them.
 
         Args:
             view: A view at the heads; returned if none of the transactions is abandoned.
-            producer_ids: Whose transactions.
+            producer_ids: The producers of the transactions.
         """
         if not producer_ids:
             return view
         has_changed = await self._loop.run_in_executor(self._threads, self._connection.unblock, producer_ids)
         return await self.head() if has_changed else view
 
-    async def _look(self) -> View:
+    async def _refresh(self) -> View:
+        """Read the heads, publish the view, and start the next look if requests came meanwhile."""
         began = self._loop.time()
         try:
             view = await self._loop.run_in_executor(self._threads, self._connection.view)
-            self._read_at = began
-            self._show(view)
+            self._refreshed_at = began
+            self._publish(view)
             return self.view
         finally:
             self._running = None
             waiting, self._next = self._next, None
             if waiting is not None:
-                self._running = self._loop.create_task(self._look())
-                self._running.add_done_callback(lambda task: _copy(task, waiting))
+                self._running = self._loop.create_task(self._refresh())
+                self._running.add_done_callback(lambda task: _copy_result(task, waiting))
 
     # Waiting for changes ----------------------------------------------------------------------------------------------
 
-    def note(self) -> None:
-        """Show requests what the process knows of the store by now, and wake those that wait for a change."""
+    def publish_loaded(self) -> None:
+        """Show requests the view that this process has loaded, and wake those that wait for a change."""
         view = self._connection.loaded_view()
         if view is not None:
-            self._show(view)
-        elif self._running is None:  # What is missing is read in a thread: here, all clients would wait for it.
-            self._running = self._loop.create_task(self._look())
+            self._publish(view)
+        elif self._running is None:  # A missing part is read in a thread, so that the event loop does not wait.
+            self._running = self._loop.create_task(self._refresh())
             self._running.add_done_callback(_report)
 
-    def _show(self, view: View) -> None:
-        """Show requests a view, as far as it is newer: of two views, each may know a chain better than the other."""
+    def _publish(self, view: View) -> None:
+        """Take a newer view chain by chain: of two views, each may know one chain better than the other."""
         states = tuple(map(_newer, self.view.states, view.states))
         if any(map(is_not, states, self.view.states)):
             self.view = view if all(map(is_, states, view.states)) else View(states)
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._view_changed.set()
+            self._view_changed = asyncio.Event()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While the block runs, the gateway looks for entries of other processes every :data:`POLL` seconds."""
+        """Look for entries of other processes every :data:`POLL` seconds while the block runs."""
         self._waiting += 1
         self._start_poller()
         try:
@@ -167,9 +168,9 @@ class Freshness:
         finally:
             self._waiting -= 1
 
-    def look_soon(self) -> None:
-        """Look for entries of others once, within :data:`POLL` seconds: a client that does not wait asks again."""
-        self._is_wanted = True
+    def request_poll(self) -> None:
+        """Look for entries of other processes once, soon: the client will repeat its request."""
+        self._poll_requested = True
         self._start_poller()
 
     def _start_poller(self) -> None:
@@ -177,9 +178,9 @@ class Freshness:
             self._poller = self._loop.create_task(self._poll())
             self._poller.add_done_callback(report_failure)
 
-    async def change(self, since: View, seconds: float) -> None:
-        """Wait until the view differs from ``since``, at most so many seconds."""
-        changed = self._changed
+    async def wait_for_change(self, since: View, seconds: float) -> None:
+        """Wait until the view differs from ``since``, for at most ``seconds``."""
+        changed = self._view_changed
         if self.view is not since or seconds <= 0:
             return
         with suppress(TimeoutError):
@@ -187,20 +188,20 @@ class Freshness:
                 await changed.wait()
 
     async def _poll(self) -> None:
-        """Look at the heads as long as anybody wants records; a failure is logged, and repeated."""
+        """Look at the heads as long as clients wait for records; log a failure, and look again."""
         unblocked_at = self._loop.time()
         try:
-            while self._waiting or self._is_wanted:
+            while self._waiting or self._poll_requested:
                 await asyncio.sleep(POLL)
-                if not (self._waiting or self._is_wanted):
+                if not (self._waiting or self._poll_requested):
                     break
-                self._is_wanted = False
+                self._poll_requested = False
                 try:
                     view = await self.head()
                     if self._loop.time() - unblocked_at > _UNBLOCK and view.open_partitions:
                         unblocked_at = self._loop.time()
                         await self._loop.run_in_executor(self._threads, self._connection.unblock, _open_txns(view))
-                        self.note()
+                        self.publish_loaded()
                 except TxnStoreError as error:
                     _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})
                     await asyncio.sleep(1)
@@ -214,7 +215,7 @@ class Freshness:
 
 
 def _open_txns(view: View) -> set[int]:
-    """The producers with open records, also where no others follow: clients wait until they reach the end of a log."""
+    """The producers with open records; not only those that block others, for clients wait for the end of a log."""
     return {producer_id for tp in view.open_partitions for producer_id in view.partitions[tp].open_txns}
 
 
@@ -223,7 +224,7 @@ def _newer(known: State, other: State) -> State:
 
 
 def _report(look: asyncio.Task[View]) -> None:
-    """Report the error of a look that no request waits for; a failure of the storage is no fault of the gateway."""
+    """Report the error of a look that no request waits for; log a failure of the storage only as a warning."""
     error = None if look.cancelled() else look.exception()
     if isinstance(error, TxnStoreError):
         _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})
@@ -231,13 +232,13 @@ def _report(look: asyncio.Task[View]) -> None:
         report_failure(look)
 
 
-def _retrieve(look: asyncio.Future[View]) -> None:
-    """The error of a look: all that wait for it may have been cancelled, with their connections."""
+def _mark_retrieved(look: asyncio.Future[View]) -> None:
+    """Retrieve the error of a look, so that asyncio reports none if all that waited for it were cancelled."""
     if not look.cancelled():
         look.exception()
 
 
-def _copy(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:
+def _copy_result(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:
     if future.done():
         return
     if task.cancelled():

@@ -1,4 +1,4 @@
-"""A gateway: what it is made of, started and stopped."""
+"""A gateway: composition, start and stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
 from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.hot import HotBatches
-from txnstore.gateway.logs import limited_logger, log_omitted, log_omitted_often, report_failure
+from txnstore.gateway.logs import limited_logger, log_omitted, log_omitted_periodically, report_failure
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.metrics import GatewayMetrics, MetricsServer
 from txnstore.gateway.offsets import Offsets
@@ -36,7 +36,7 @@ from txnstore.gateway.server import Built, Client, Fields, Handler, Server
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 from txnstore.storage.probe import check_writes
 from txnstore.storage.redact import redact
 from txnstore.threads import load
@@ -48,9 +48,9 @@ _THREADS = 64
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
 GRACE = 10.0
 #: Seconds between two attempts to read which groups to take over.
-_RETRY = 1.0
-#: The most connections, and the open files that the storage may need besides.
-_MAX_CONNECTIONS, _OTHER_FILES = 20_000, 512
+_TAKE_OVER_RETRY = 1.0
+#: The most connections, the fewest whatever the limit of open files, and the files that the storage may need besides.
+_MAX_CONNECTIONS, _MIN_CONNECTIONS, _OTHER_FILES = 20_000, 64, 512
 
 
 class Gateway:
@@ -73,18 +73,20 @@ class Gateway:
         peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
     ) -> None:
-        self._bound, self._tls, self._url = bound, security.tls, redact(connection.url)
+        self._listener, self._tls, self._url = bound, security.tls, redact(connection.url)
         self._failures = 0
         self._taking_over: asyncio.Task[None] | None = None
-        self._logging: asyncio.Task[None] | None = None
+        self._log_task: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised or bound.getsockname()[:2]
         nodes = [Node(number, *address) for number, address in enumerate(peers or [(host, port)])]
         own = next(node for node in nodes if (node.host, node.port) == (host, port))
         chains, encrypted = len(connection.chains), security.tls is not None
-        self._peers = Peers(nodes, own, chains, connection.store_id, encrypted=encrypted, changed=self._peers_changed)
-        self._commits = commits = Commits(connection, self._threads, self._freshness.note)
+        self._peers = Peers(
+            nodes, own, chains, connection.store_id, encrypted=encrypted, on_change=self._on_peer_change
+        )
+        self._commits = commits = Commits(connection, self._threads, self._freshness.publish_loaded)
         sessions = Sessions(self._freshness, commits)
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
         self._hot = HotBatches()
@@ -116,17 +118,17 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Listen, with all that the first request needs imported."""
+        """Import the modules that the first request needs, and listen."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._failed)
-        self._logging = loop.create_task(log_omitted_often())
-        self._logging.add_done_callback(report_failure)
+        loop.set_exception_handler(self._on_loop_error)
+        self._log_task = loop.create_task(log_omitted_periodically())
+        self._log_task.add_done_callback(report_failure)
         await loop.run_in_executor(self._threads, _warm_up)
-        host, port = self._bound.getsockname()[:2]
-        await self._server.listen(self._bound, self._tls)
+        host, port = self._listener.getsockname()[:2]
+        await self._server.listen(self._listener, self._tls)
         await self._peers.start()
         if self._taking_over is None:
-            self._take_over()  # The view is as new as the connection.
+            self._take_over()  # No peer changed, so the view of the new connection is recent enough.
         extra = {"url": self._url, "address": f"{host}:{port}", "apis": len(self._handlers)}
         _LOG.info("the gateway listens", extra=extra)
 
@@ -134,7 +136,7 @@ class Gateway:
         """Whether this gateway is the coordinator of a group, as far as it can tell."""
         return self._peers.leader(chain_of_group(group, self._peers.chains)) == self._peers.own
 
-    def _peers_changed(self) -> None:
+    def _on_peer_change(self) -> None:
         """Leave the groups that other gateways coordinate now, and take over those that this one does."""
         for coordinator in self._coordinators:
             coordinator.release()
@@ -144,7 +146,7 @@ class Gateway:
         self._taking_over.add_done_callback(report_failure)
 
     async def _take_over_stored(self) -> None:
-        """Take over groups as the gateway before has stored them last, which the heads of the chains have."""
+        """Take over groups as other gateways stored them last; retry until the heads can be read."""
         while True:
             try:
                 await self._freshness.head()
@@ -152,37 +154,39 @@ class Gateway:
                 _LOG.warning(
                     "the groups of a gateway that has ended cannot be read: %s", error, extra={"error": str(error)}
                 )
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(_TAKE_OVER_RETRY)
             else:
                 return self._take_over()
 
     def _take_over(self) -> None:
+        """Take over the groups in the known view that this gateway coordinates."""
         for coordinator in self._coordinators:
             coordinator.take_over()
 
     async def close(self) -> None:
         """Take no more requests, and end those that have begun, at the latest :data:`GRACE` seconds later."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + GRACE
+        deadline = loop.time() + GRACE
         await self._peers.close()
         if self._taking_over is not None:
             self._taking_over.cancel()
         # Members that wait for others are answered by the group, so the listener need not wait for them.
         have_ended, *_ = await asyncio.gather(
-            self._server.close(GRACE), *(_bounded(coordinator.close(), until) for coordinator in self._coordinators)
+            self._server.close(GRACE),
+            *(_ended_before(coordinator.close(), deadline) for coordinator in self._coordinators),
         )
-        have_ended &= await _bounded(self._produce.close(), max(until, loop.time() + 1))
+        have_ended &= await _ended_before(self._produce.close(), max(deadline, loop.time() + 1))
         await self._freshness.close()
-        if self._logging is not None:
-            self._logging.cancel()
-        log_omitted(ends=True)
+        if self._log_task is not None:
+            self._log_task.cancel()
+        log_omitted(take_all=True)
         # A thread that still waits for the storage ends with its timeout; this call does not wait for it.
         self._threads.shutdown(wait=have_ended, cancel_futures=True)
         extra = {"url": self._url, "requests": self._server.traffic.requests.total()}
         _LOG.info("the gateway has ended", extra=extra)
 
     def metrics(self) -> GatewayMetrics:
-        """What the gateway has counted. No request."""
+        """Return the counters of the gateway, without a request to the storage."""
         traffic, commits, hot = self._server.traffic, self._commits, self._hot
         return GatewayMetrics(
             connections=traffic.connections,
@@ -205,15 +209,15 @@ class Gateway:
             failures=self._failures,
         )
 
-    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that no request has: of a callback, or of a task in the background. The gateway continues."""
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log and count an error of a callback or a background task. The gateway continues."""
         self._failures += 1
         error, exception = context["message"], context.get("exception")
         _LOG.error("the gateway continues after an error: %s", error, exc_info=exception, extra={"error": error})
 
 
 def _check_writes(connection: Connection) -> None:
-    """Log at the start the error that each request that writes would get; a gateway that only reads may be wanted."""
+    """Log at the start that writes fail, if they do: a gateway that only reads may be wanted."""
     try:
         check_writes(connection.objects, connection.runtime.new_id)
     except StorageError as error:
@@ -221,10 +225,10 @@ def _check_writes(connection: Connection) -> None:
         _LOG.warning("nothing can be written to the store, clients can only read: %s", error, extra=extra)
 
 
-async def _bounded(work: Awaitable[None], until: float) -> bool:
-    """Whether something ends until a time of the loop; its error is logged."""
+async def _ended_before(work: Awaitable[None], deadline: float) -> bool:
+    """Wait until ``work`` ends, and return whether it did before a time of the loop; log its error."""
     try:
-        async with asyncio.timeout_at(until):
+        async with asyncio.timeout_at(deadline):
             await work
     except TimeoutError:
         return False
@@ -234,43 +238,49 @@ async def _bounded(work: Awaitable[None], until: float) -> bool:
 
 
 def _max_connections() -> int:
-    """The most connections that the limit of open files allows, which is raised as far as the system lets it."""
+    """The most connections that the limit of open files allows; raise that limit as far as possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or soft < hard):
-        wanted = _MAX_CONNECTIONS + _OTHER_FILES
-        raised = max(soft, wanted if hard == resource.RLIM_INFINITY else min(hard, wanted))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-        soft = raised
-    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(_MAX_CONNECTIONS, soft - _OTHER_FILES), 64)
+        wanted_files = _MAX_CONNECTIONS + _OTHER_FILES
+        raised_limit = max(soft, wanted_files if hard == resource.RLIM_INFINITY else min(hard, wanted_files))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised_limit, hard))
+        soft = raised_limit
+    return (
+        _MAX_CONNECTIONS
+        if soft == resource.RLIM_INFINITY
+        else max(min(_MAX_CONNECTIONS, soft - _OTHER_FILES), _MIN_CONNECTIONS)
+    )
 
 
 def _warm_up() -> None:
-    """Import what the first Produce would import: it takes a second."""
+    """Import the modules that the first Produce would import, which takes a second."""
     for name in ("pandas", "pyarrow.compute", "pyarrow.parquet"):
         load(name)
 
 
-def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[Api, Handler]:
-    """All handlers, which answer by recent rules, and that of ApiVersions, which lists them."""
+def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) -> dict[Api, Handler]:
+    """Return all handlers, which read the rules first, and that of ApiVersions."""
     handlers: dict[Api, Handler] = {}
 
-    def with_recent_rules(handle: Handler) -> Handler:
-        async def handle_by_them(request: Request, client: Client) -> Fields | Built | Awaitable[Fields | None] | None:
+    def reading_rules_first(handle: Handler) -> Handler:
+        async def read_rules_and_handle(
+            request: Request, client: Client
+        ) -> Fields | Built | Awaitable[Fields | None] | None:
             with services.freshness.request():
                 await services.read_rules()
                 return await handle(request, client)
 
-        return handle_by_them
+        return read_rules_and_handle
 
     async def api_versions(request: Request, client: Client) -> Fields:
-        name, version = (value(request.body, f"client_software_{of}", "") for of in ("name", "version"))
+        name, version = (field_value(request.body, f"client_software_{of}", "") for of in ("name", "version"))
         client.software = name
         is_foreign = name == SOFTWARE and version != services.connection.store_id
         return versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
 
     handlers[Api.API_VERSIONS] = api_versions
-    for part in parts:
-        handlers.update((api, with_recent_rules(handle)) for api, handle in part.items())
+    for part in handler_groups:
+        handlers.update((api, reading_rules_first(handle)) for api, handle in part.items())
     return handlers
 
 
@@ -294,28 +304,28 @@ async def run(
         ready: Called when clients can connect.
         metrics: The socket to serve metrics on, and what makes their text; None: they are not served.
     """
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop_signal = asyncio.get_running_loop(), asyncio.Event()
 
-    def end() -> None:
+    def stop() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
-        ended.set()
+        stop_signal.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-    limited_logger("asyncio")  # It says what goes wrong when connections are accepted.
+        loop.add_signal_handler(number, stop)
+    limited_logger("asyncio")  # It logs errors of accepting connections, which clients can cause.
     gateway = Gateway(connection, properties, bound, advertised, peers, security)
-    scraped: MetricsServer | None = None
+    metrics_server: MetricsServer | None = None
     try:
         await asyncio.to_thread(_check_writes, connection)
         await gateway.start()
         if metrics is not None:
-            scraped = MetricsServer(lambda: metrics[1](gateway.metrics()))
-            await scraped.listen(metrics[0])
+            metrics_server = MetricsServer(lambda: metrics[1](gateway.metrics()))
+            await metrics_server.listen(metrics[0])
         ready()
-        await ended.wait()
+        await stop_signal.wait()
     finally:
         await gateway.close()
-        if scraped is not None:
-            scraped.close()
+        if metrics_server is not None:
+            metrics_server.close()

@@ -1,6 +1,6 @@
-"""The newest batches in memory, as they came: a consumer that follows them costs no GET and no encoding.
+"""The newest batches in memory, as producers sent them: a consumer near the end costs no GET and no encoding.
 
-Not those of topics with a schema: their rows are stored, not their bytes, and an offset reads the same from anywhere.
+Batches of topics with a schema are not kept: the store has rows of them, not bytes, and all readers get the same.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from txnstore.caches import ByteCache
 from txnstore.core.log.model import Batch, Layout
 
-#: The bytes that they may have together.
+#: The most bytes of batches in memory.
 HOT_BYTES = 256 << 20
 
 
@@ -16,26 +16,26 @@ class HotBatches:
     """Encoded batches by topic id, partition and first offset; used in one thread.
 
     Args:
-        size: The bytes that they may have together.
+        size: The most bytes of batches.
     """
 
     def __init__(self, size: int = HOT_BYTES) -> None:
-        #: The batches of the log that were found, and those that were not.
+        #: The look-ups that found a batch, and those that did not.
         self.hits, self.misses = 0, 0
-        #: Each with the offset after its last record.
+        #: Encoded batches, each with the offset after its last record.
         self._batches: ByteCache[tuple[str, int, int], tuple[int, bytes]] = ByteCache(size)
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """The bytes of the batches."""
         return self._batches.size
 
     def add(self, topic_id: str, partition: int, first_offset: int, limit: int, data: bytes) -> None:
-        """Keep a batch, with its first offset in it."""
+        """Keep a batch, whose bytes have its first offset."""
         self._batches.keep((topic_id, partition, first_offset), (limit, data), len(data))
 
     def find(self, topic_id: str, partition: int, batch: Batch) -> bytes | None:
-        """The bytes of a batch of the log; None if they are not kept, or a compaction has replaced it since."""
+        """Return the bytes of a batch of the log; None if they are not kept, or a compaction has replaced the batch."""
         kept = self._batches.find((topic_id, partition, batch.base_offset))
         if kept is None or not self.has(topic_id, partition, batch):
             self.misses += 1
@@ -44,6 +44,6 @@ class HotBatches:
         return kept[1]
 
     def has(self, topic_id: str, partition: int, batch: Batch) -> bool:
-        """Whether :meth:`find` has a batch of the log; not counted."""
+        """Whether :meth:`find` would return a batch; not counted as a look-up."""
         kept = self._batches.find((topic_id, partition, batch.base_offset))
         return kept is not None and kept[0] == batch.limit and batch.layout is Layout.APPENDED

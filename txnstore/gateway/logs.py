@@ -7,70 +7,75 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-#: The lines of one place in the code that are written at once, and the seconds after which one more is.
-_BURST, _SECONDS = 10, 6.0
+#: The lines that one place in the code may write at once, and the seconds after which it may write one more.
+_BURST, _REFILL_SECONDS = 10, 6.0
+#: The rounding error of a sum of refills that must not delay a line.
+_EPSILON = 1e-9
 
 
 @dataclass(slots=True)
-class _Place:
+class _CallSite:
     """A place in the code that writes lines.
 
     Attributes:
-        left: The lines that it may write at once.
-        at: The time of the last look.
-        omitted: The lines left out since the last one that was written.
-        last: The last of them.
+        tokens: The lines that it may write at once, refilled with time.
+        refilled_at: The time of the last refill.
+        omitted_count: The lines left out since the last one that was written.
+        last_omitted: The last line that was left out.
     """
 
-    left: float
-    at: float
-    omitted: int = 0
-    last: logging.LogRecord | None = None
+    tokens: float
+    refilled_at: float
+    omitted_count: int = 0
+    last_omitted: logging.LogRecord | None = None
 
     def may_write(self, now: float) -> bool:
-        self.left = min(self.left + max(now - self.at, 0.0) / _SECONDS, _BURST)
-        self.at = now
-        return self.left + 1e-9 >= 1
+        self.tokens = min(self.tokens + max(now - self.refilled_at, 0.0) / _REFILL_SECONDS, _BURST)
+        self.refilled_at = now
+        return self.tokens + _EPSILON >= 1
 
 
 class RateLimit(logging.Filter):
     """Leaves lines out where one place in the code writes too many; the next line that is written says how many.
 
     The lines of a place, which is a file and a line, are limited together, whatever they say. Debug lines are not.
-    Where no further line comes, :meth:`late` has the last one that was left out.
+    Where no line follows, :meth:`take_omitted` returns the last one that was left out.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._call_sites: dict[tuple[str, int], _CallSite] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is written."""
+        """Whether to write a line."""
         if record.levelno <= logging.DEBUG:
             return True
-        place = self._places.setdefault((record.pathname, record.lineno), _Place(_BURST, record.created))
-        if not place.may_write(record.created):
-            place.omitted, place.last = place.omitted + 1, record
+        call_site = self._call_sites.setdefault((record.pathname, record.lineno), _CallSite(_BURST, record.created))
+        if not call_site.may_write(record.created):
+            call_site.omitted_count, call_site.last_omitted = call_site.omitted_count + 1, record
             return False
-        if place.omitted:
-            record.msg, record.args = f"{record.getMessage()} ({place.omitted} more like it were left out)", ()
-        place.left, place.omitted, place.last = place.left - 1, 0, None
+        if call_site.omitted_count:
+            record.msg, record.args = (
+                f"{record.getMessage()} ({call_site.omitted_count} more like it were left out)",
+                (),
+            )
+        call_site.tokens, call_site.omitted_count, call_site.last_omitted = call_site.tokens - 1, 0, None
         return True
 
-    def late(self, now: float, *, ends: bool = False) -> list[logging.LogRecord]:
-        """The last line left out of each place that may write one again; to be logged now.
+    def take_omitted(self, now: float, *, take_all: bool = False) -> list[logging.LogRecord]:
+        """Return the last omitted line of each place that may write again, to be logged now.
 
         Args:
             now: The time, which the lines get.
-            ends: No further lines will come, so all are due.
+            take_all: Return those of all places, because no further lines will follow.
         """
         lines = []
-        for place in list(self._places.values()):
-            if place.last is not None and (place.may_write(now) or ends):
-                place.left = max(place.left, 1.0)
-                place.last.created = now
-                lines.append(place.last)
-                place.omitted, place.last = place.omitted - 1, None
+        for call_site in list(self._call_sites.values()):
+            if call_site.last_omitted is not None and (call_site.may_write(now) or take_all):
+                call_site.tokens = max(call_site.tokens, 1.0)
+                call_site.last_omitted.created = now
+                lines.append(call_site.last_omitted)
+                call_site.omitted_count, call_site.last_omitted = call_site.omitted_count - 1, None
         return lines
 
 
@@ -88,23 +93,23 @@ def limited_logger(name: str) -> logging.Logger:
     return logger
 
 
-def log_omitted(*, ends: bool = False) -> None:
-    """Say what the limited loggers have left out, where no later line has said it; ``ends``: all of it."""
+def log_omitted(*, take_all: bool = False) -> None:
+    """Log the omitted lines of the limited loggers that are due; with ``take_all``, all of them."""
     now = logging.makeLogRecord({}).created
     for logger, limit in _LIMITED:
-        for record in limit.late(now, ends=ends):
+        for record in limit.take_omitted(now, take_all=take_all):
             logger.handle(record)
 
 
-async def log_omitted_often() -> None:
-    """Say it as often as lines may be written."""
+async def log_omitted_periodically() -> None:
+    """Log omitted lines as often as a place may write one."""
     while True:
-        await asyncio.sleep(_SECONDS)
+        await asyncio.sleep(_REFILL_SECONDS)
         log_omitted()
 
 
 def report_failure(task: asyncio.Task[Any]) -> None:
-    """Report the error of a task in the background; a callback of it."""
+    """Report the error of a background task to the loop's exception handler; a done callback."""
     if not task.cancelled() and (error := task.exception()) is not None:
         message = f"the task {task.get_name()} has failed"
         task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})

@@ -20,7 +20,7 @@ from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.peers import Node
 from txnstore.gateway.server import Built, Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_uuid
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 from txnstore.validation import check_topic_name
 
 #: Java clients from 4.0 on use transactions of version 2 if the cluster has the first feature (KIP-890); the second
@@ -30,6 +30,8 @@ _FEATURES = {"transaction.version": 2, "group.version": 1}
 _WITHOUT_NAME = 12
 #: The name of Kafka's own clients, which continue without a broker that leaves the metadata.
 _JAVA = "apache-kafka-java"
+#: The endpoint type of brokers (KIP-919): a gateway lists no controllers.
+_BROKERS = 1
 #: The types of coordinators: groups, transactions.
 _GROUP, _TRANSACTION = 0, 1
 #: Partitions that the event loop describes at a time, which takes it about 50 ms: the most of a page, as in Kafka
@@ -39,9 +41,9 @@ MOST_AT_ONCE = 2_000
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
-def versions_fields(apis: Iterable[Api], error: ErrorCode = ErrorCode.none) -> Fields:
-    """The response of ApiVersions."""
-    listed = [
+def versions_fields(apis: Iterable[Api], code: ErrorCode = ErrorCode.none) -> Fields:
+    """Return the fields of a response to ApiVersions."""
+    api_keys = [
         {
             "api_key": int(api),
             "min_version": LISTED_FIRST.get(api, VERSIONS[api].first),
@@ -54,8 +56,8 @@ def versions_fields(apis: Iterable[Api], error: ErrorCode = ErrorCode.none) -> F
         {"name": name, "min_version_level": level, "max_version_level": level} for name, level in _FEATURES.items()
     ]
     return {
-        "error_code": error,
-        "api_keys": listed,
+        "error_code": code,
+        "api_keys": api_keys,
         "supported_features": features,
         "finalized_features": finalized,
         "finalized_features_epoch": 0,
@@ -69,7 +71,7 @@ class Metadata:
         self._services = services
 
     def handlers(self) -> dict[Api, Handler]:
-        """The handlers of its APIs."""
+        """The handlers of Metadata, DescribeCluster, DescribeTopicPartitions and FindCoordinator."""
         return {
             Api.METADATA: self.metadata,
             Api.DESCRIBE_CLUSTER: self.describe_cluster,
@@ -80,20 +82,22 @@ class Metadata:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     async def metadata(self, request: Request, client: Client) -> Fields | Built:
-        """The gateways, and topics with the leaders of their partitions."""
-        asked, with_operations = value(request.body, "topics"), _wants_operations(request, "topic")
+        """Return the gateways, and topics with the leaders of their partitions."""
+        requested, with_operations = field_value(request.body, "topics"), _wants_operations(request, "topic")
         topics: list[CatalogTopic | Fields]
-        if asked is None or (request.version == 0 and not asked):
+        if requested is None or (request.version == 0 and not requested):
             view = await self._services.freshness.recent()
             topics = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, client)]
         else:
-            named = {(value(each, "name"), value(each, "topic_id")): each for each in asked}  # Each once, as in Kafka.
-            topics = [await self._asked(each, request, client) for each in named.values()]
-        cluster = {**self._cluster(self._named(client)), **self._cluster_operations(request, client)}
+            distinct = {
+                (field_value(each, "name"), field_value(each, "topic_id")): each for each in requested
+            }  # Each once, as in Kafka.
+            topics = [await self._resolve(each, request, client) for each in distinct.values()]
+        cluster = {**self._cluster(self._listed_nodes(client)), **self._cluster_operations(request, client)}
 
         def build() -> Fields:
             described = [
-                self._described(topic, client, with_operations=with_operations)
+                self._topic_fields(topic, client, with_operations=with_operations)
                 if isinstance(topic, CatalogTopic)
                 else topic
                 for topic in topics
@@ -103,19 +107,20 @@ class Metadata:
         partitions = sum(topic.partitions for topic in topics if isinstance(topic, CatalogTopic))
         return build if partitions > MOST_AT_ONCE else build()
 
-    async def _asked(self, asked: Any, request: Request, client: Client) -> CatalogTopic | Fields:
-        name, topic_id = value(asked, "name"), value(asked, "topic_id")
+    async def _resolve(self, requested: Any, request: Request, client: Client) -> CatalogTopic | Fields:
+        """Find or create a topic of a request; return the fields of its error if that is refused."""
+        name, topic_id = field_value(requested, "name"), field_value(requested, "topic_id")
         try:
             if topic_id is not None:  # Java's consumer sends an empty name with it.
                 topic = await self._services.find(None, topic_id, 0)
                 self._check_described(topic.name, client)
                 return topic
-            may_create = bool(value(request.body, "allow_auto_topic_creation", True))
+            may_create = bool(field_value(request.body, "allow_auto_topic_creation", True))
             return await self._find(name, client, may_create=may_create)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.METADATA, 0)
-            shown = None if topic_id is not None and request.version >= _WITHOUT_NAME else name or ""
-            return {"error_code": code, "name": shown, "topic_id": topic_id, "partitions": ()}
+            response_name = None if topic_id is not None and request.version >= _WITHOUT_NAME else name or ""
+            return {"error_code": code, "name": response_name, "topic_id": topic_id, "partitions": ()}
 
     def _check_described(self, name: str, client: Client) -> None:
         self._services.check(client, Right("DESCRIBE", "TOPIC", (name,)))
@@ -124,6 +129,7 @@ class Metadata:
         return self._services.may(client, Right("DESCRIBE", "TOPIC", (name,)))
 
     async def _find(self, name: str, client: Client, *, may_create: bool) -> CatalogTopic:
+        """Find a topic, or create it if ``may_create`` and the gateway's properties allow that."""
         self._check_described(name, client)
         topic = (await self._services.freshness.recent()).topics.get(name)
         if topic is None:
@@ -139,21 +145,21 @@ class Metadata:
         topic = new_topic(self._services.connection.runtime, name, self._services.properties.num_partitions)
         try:
             created: CatalogTopic = await self._services.commits.submit(CreateTopic(topic), client.principal)
-        except TopicExistsError:
+        except TopicExistsError:  # Another request has created it meanwhile.
             return (await self._services.freshness.head()).find_topic(name)
         return created
 
-    def _described(
-        self, topic: CatalogTopic, client: Client, *, with_operations: bool, first: int = 0, limit: int | None = None
+    def _topic_fields(
+        self, topic: CatalogTopic, client: Client, *, with_operations: bool, first: int = 0, count: int | None = None
     ) -> Fields:
         operations = operations_of(self._services, client, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
-        last = None if limit is None else first + limit
+        stop = None if count is None else first + count
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
             "topic_id": topic_uuid(topic),
             "is_internal": False,
-            "partitions": [self._partition(topic.name, number) for number in range(topic.partitions)[first:last]],
+            "partitions": [self._partition(topic.name, number) for number in range(topic.partitions)[first:stop]],
             "topic_authorized_operations": operations,
         }
 
@@ -173,12 +179,12 @@ class Metadata:
         }
 
     async def describe_topic_partitions(self, request: Request, client: Client) -> Fields:
-        """Topics in the form of KIP-966, page by page; with what other gateways have changed, as administrators ask."""
-        cursor, limit = request.body.cursor, min(max(1, request.body.response_partition_limit), MOST_AT_ONCE)
-        if cursor is not None and cursor.partition_index < 0:
-            asked = {each.name for each in request.body.topics}
+        """Describe topics page by page (KIP-966), with what other gateways have changed."""
+        cursor, left = request.body.cursor, min(max(1, request.body.response_partition_limit), MOST_AT_ONCE)
+        if cursor is not None and cursor.partition_index < 0:  # Kafka refuses the whole request.
+            requested = {each.name for each in request.body.topics}
             refused = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
-            return {"topics": [{"name": name, **refused} for name in sorted(asked)], "next_cursor": None}
+            return {"topics": [{"name": name, **refused} for name in sorted(requested)], "next_cursor": None}
         view = await self._services.freshness.since_request()
         names = sorted({each.name for each in request.body.topics})
         if not names:
@@ -188,29 +194,29 @@ class Metadata:
         topics: list[Mapping[str, Any]] = []
         for name in names:
             first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-            topic = await self._asked_by_name(name, client, first, limit)
+            topic = await self._topic_or_error(name, client, first, left)
             topics.append(topic)
             partitions = len(topic["partitions"])
-            limit -= partitions
-            if limit <= 0:
-                following = {"topic_name": name, "partition_index": first + partitions}
-                return {"topics": topics, "next_cursor": following}
+            left -= partitions
+            if left <= 0:
+                next_cursor = {"topic_name": name, "partition_index": first + partitions}
+                return {"topics": topics, "next_cursor": next_cursor}
         return {"topics": topics, "next_cursor": None}
 
-    async def _asked_by_name(self, name: str, client: Client, first: int, limit: int) -> Mapping[str, Any]:
+    async def _topic_or_error(self, name: str, client: Client, first: int, count: int) -> Mapping[str, Any]:
         try:
             topic = await self._find(name, client, may_create=False)
-            return self._described(topic, client, with_operations=True, first=first, limit=limit)
+            return self._topic_fields(topic, client, with_operations=True, first=first, count=count)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 
     # Gateways ---------------------------------------------------------------------------------------------------------
 
-    def _named(self, client: Client) -> Sequence[Node]:
-        """The gateways that the response lists: Java's tools would wait a minute for each that has ended."""
+    def _listed_nodes(self, client: Client) -> Sequence[Node]:
+        """The gateways that a response lists: Java's tools would wait a minute for each that has ended."""
         peers = self._services.peers
-        return peers.live if client.software == _JAVA else peers.named()
+        return peers.live if client.software == _JAVA else peers.listed()
 
     def _cluster(self, nodes: Iterable[Node]) -> dict[str, Any]:
         services = self._services
@@ -224,18 +230,20 @@ class Metadata:
         }
 
     async def describe_cluster(self, request: Request, client: Client) -> Fields:
-        """The gateways."""
-        if value(request.body, "endpoint_type", 1) != 1:
+        """Return the gateways that live."""
+        endpoint_type = field_value(request.body, "endpoint_type", _BROKERS)
+        if endpoint_type != _BROKERS:
             code = ErrorCode.unsupported_endpoint_type
-            return {"error_code": code, "error_message": "a gateway is a broker", "cluster_id": "", "brokers": ()}
+            message = f"endpoint type {endpoint_type} is not supported: there are only brokers"
+            return {"error_code": code, "error_message": message, "cluster_id": "", "brokers": ()}
         return {
             **self._cluster(self._services.peers.live),
             **self._cluster_operations(request, client),
-            "endpoint_type": 1,
+            "endpoint_type": _BROKERS,
         }
 
     def _cluster_operations(self, request: Request, client: Client) -> dict[str, int]:
-        """What the client may do to the cluster, if it asks; nothing for one that may not describe it, as in Kafka."""
+        """The operations that the client may do on the cluster, if it asks for them; none without DESCRIBE."""
         if not _wants_operations(request, "cluster"):
             operations = NO_OPERATIONS
         elif self._services.may(client, Right("DESCRIBE", "CLUSTER", (CLUSTER,))):
@@ -245,30 +253,30 @@ class Metadata:
         return {"cluster_authorized_operations": operations}
 
     async def find_coordinator(self, request: Request, client: Client) -> Fields:
-        """The gateway that coordinates a group or a transactional id."""
-        kind = value(request.body, "key_type", _GROUP)
-        keys = value(request.body, "coordinator_keys")
-        several = [request.body.key] if keys is None else keys
-        await self._services.peers.confirm({self._chain(key, kind) for key in several})
-        found = [self._coordinator(key, kind, client) for key in several]
-        return found[0] if keys is None else {"coordinators": found}
+        """Return the gateway that coordinates a group or a transactional id, for each key."""
+        kind = field_value(request.body, "key_type", _GROUP)
+        keys = field_value(request.body, "coordinator_keys")
+        requested_keys = [request.body.key] if keys is None else keys
+        await self._services.peers.confirm({self._chain(key, kind) for key in requested_keys})
+        coordinators = [self._coordinator(key, kind, client) for key in requested_keys]
+        return coordinators[0] if keys is None else {"coordinators": coordinators}
 
     def _chain(self, key: str, kind: int) -> int:
         return (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, self._services.peers.chains)
 
     def _coordinator(self, key: str, kind: int, client: Client) -> Mapping[str, Any]:
-        nowhere = {"key": key, "node_id": -1, "host": "", "port": -1}
+        without_node = {"key": key, "node_id": -1, "host": "", "port": -1}
         if kind not in {_GROUP, _TRANSACTION}:
-            return {**nowhere, "error_code": ErrorCode.invalid_request, "error_message": f"no coordinator {kind}"}
+            return {**without_node, "error_code": ErrorCode.invalid_request, "error_message": f"no coordinator {kind}"}
         right = Right("DESCRIBE", "GROUP" if kind == _GROUP else "TRANSACTIONAL_ID", (key,))
         try:
             self._services.check(client, right)
         except AuthorizationError as error:
             code = code_of(error, Api.FIND_COORDINATOR, 0)
-            return {**nowhere, "error_code": code, "error_message": message_of(error)}
+            return {**without_node, "error_code": code, "error_message": message_of(error)}
         node = self._services.peers.leader(self._chain(key, kind))
         return {"key": key, "node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}
 
 
-def _wants_operations(request: Request, of: str) -> bool:
-    return bool(value(request.body, f"include_{of}_authorized_operations", False))
+def _wants_operations(request: Request, resource: str) -> bool:
+    return bool(field_value(request.body, f"include_{resource}_authorized_operations", False))

@@ -1,4 +1,4 @@
-"""What a gateway counts, as plain values, and as the families of Prometheus that show it."""
+"""The counters of a gateway, as plain values and as metric families of Prometheus."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple
 _LOG = logging.getLogger(__name__)
 
 #: The content type of the text.
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: The bytes of the longest request for metrics, and the seconds that one may take.
-_MAX_HEAD, _TIMEOUT = 8 << 10, 5.0
+_MAX_REQUEST_BYTES, _TIMEOUT = 8 << 10, 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayMetrics:
-    """What a gateway has done since its start, and what it holds.
+    """The counts of a gateway since its start, and the bytes that it holds.
 
     Attributes:
         connections: The connections that are open.
@@ -39,9 +39,9 @@ class GatewayMetrics:
         commands: The commands in these commits.
         hot_bytes: The bytes of the newest batches that are kept.
         hot_hits: The batches that fetches found there.
-        hot_misses: The batches that they did not.
+        hot_misses: The batches that fetches did not find there.
         waiting_fetches: The fetches under way, most of which wait for records.
-        failures: The errors that no request has: each is in the log with its traceback.
+        failures: The errors outside of requests: each is logged with its traceback.
     """
 
     connections: int
@@ -64,8 +64,8 @@ class GatewayMetrics:
     failures: int
 
 
-class Shown(NamedTuple):
-    """How Prometheus shows a value, or a value for each value of a label."""
+class MetricFamily(NamedTuple):
+    """A metric family of Prometheus: one value, or one for each value of a label."""
 
     name: str
     help: str
@@ -74,32 +74,36 @@ class Shown(NamedTuple):
     kind: Literal["counter", "gauge"] = "counter"
 
 
-SHOWN: tuple[Shown, ...] = (
-    Shown("gateway_connections", "Open connections.", lambda metrics: metrics.connections, kind="gauge"),
-    Shown("gateway_connections_accepted", "Accepted connections.", lambda metrics: metrics.accepted),
-    Shown(
+FAMILIES: tuple[MetricFamily, ...] = (
+    MetricFamily("gateway_connections", "Open connections.", lambda metrics: metrics.connections, kind="gauge"),
+    MetricFamily("gateway_connections_accepted", "Accepted connections.", lambda metrics: metrics.accepted),
+    MetricFamily(
         "gateway_connections_closed", "Connections that the gateway closed.", lambda metrics: metrics.closed, "reason"
     ),
-    Shown("gateway_requests", "Requests, by API.", lambda metrics: metrics.requests, "api"),
-    Shown("gateway_errors", "Codes of errors in responses.", lambda metrics: metrics.errors, "code"),
-    Shown("gateway_received_bytes", "Bytes of requests.", lambda metrics: metrics.bytes_in),
-    Shown("gateway_sent_bytes", "Bytes of responses.", lambda metrics: metrics.bytes_out),
-    Shown("gateway_held_bytes", "Bytes of requests in memory.", lambda metrics: metrics.held_bytes, kind="gauge"),
-    Shown("gateway_unsent_bytes", "Bytes of unsent responses.", lambda metrics: metrics.unsent_bytes, kind="gauge"),
-    Shown("gateway_flushes", "Times that batches were taken together.", lambda metrics: metrics.flushes),
-    Shown("gateway_flushed_batches", "Batches in these flushes.", lambda metrics: metrics.batches),
-    Shown("gateway_commits", "Commits of commands of clients.", lambda metrics: metrics.commits),
-    Shown("gateway_commands", "Commands in these commits.", lambda metrics: metrics.commands),
-    Shown("gateway_hot_bytes", "Bytes of the newest batches.", lambda metrics: metrics.hot_bytes, kind="gauge"),
-    Shown("gateway_hot_hits", "Batches that fetches found in memory.", lambda metrics: metrics.hot_hits),
-    Shown("gateway_hot_misses", "Batches that they did not find there.", lambda metrics: metrics.hot_misses),
-    Shown(
+    MetricFamily("gateway_requests", "Requests, by API.", lambda metrics: metrics.requests, "api"),
+    MetricFamily("gateway_errors", "Codes of errors in responses.", lambda metrics: metrics.errors, "code"),
+    MetricFamily("gateway_received_bytes", "Bytes of requests.", lambda metrics: metrics.bytes_in),
+    MetricFamily("gateway_sent_bytes", "Bytes of responses.", lambda metrics: metrics.bytes_out),
+    MetricFamily(
+        "gateway_held_bytes", "Bytes of requests in memory.", lambda metrics: metrics.held_bytes, kind="gauge"
+    ),
+    MetricFamily(
+        "gateway_unsent_bytes", "Bytes of unsent responses.", lambda metrics: metrics.unsent_bytes, kind="gauge"
+    ),
+    MetricFamily("gateway_flushes", "Times that batches were taken together.", lambda metrics: metrics.flushes),
+    MetricFamily("gateway_flushed_batches", "Batches in these flushes.", lambda metrics: metrics.batches),
+    MetricFamily("gateway_commits", "Commits of commands of clients.", lambda metrics: metrics.commits),
+    MetricFamily("gateway_commands", "Commands in these commits.", lambda metrics: metrics.commands),
+    MetricFamily("gateway_hot_bytes", "Bytes of the newest batches.", lambda metrics: metrics.hot_bytes, kind="gauge"),
+    MetricFamily("gateway_hot_hits", "Batches that fetches found in memory.", lambda metrics: metrics.hot_hits),
+    MetricFamily("gateway_hot_misses", "Batches that they did not find there.", lambda metrics: metrics.hot_misses),
+    MetricFamily(
         "gateway_waiting_fetches",
         "Fetches under way, most of which wait for records.",
         lambda metrics: metrics.waiting_fetches,
         kind="gauge",
     ),
-    Shown("gateway_failures", "Errors of the gateway that no request has.", lambda metrics: metrics.failures),
+    MetricFamily("gateway_failures", "Errors of the gateway that no request has.", lambda metrics: metrics.failures),
 )
 
 
@@ -107,19 +111,19 @@ class MetricsServer:
     """Serves metrics to Prometheus: ``GET /metrics`` over HTTP/1.0.
 
     Args:
-        text: Makes the text of a response. It computes, and sends no request.
+        text: Returns the text of a response, without a request to the storage.
     """
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
         self._server: asyncio.Server | None = None
 
-    async def listen(self, bound: socket.socket) -> None:
+    async def listen(self, listener: socket.socket) -> None:
         """Start to listen on a bound socket."""
-        self._server = await asyncio.start_server(self._serve, sock=bound, limit=_MAX_HEAD)
+        self._server = await asyncio.start_server(self._serve, sock=listener, limit=_MAX_REQUEST_BYTES)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
 
@@ -134,7 +138,7 @@ class MetricsServer:
         except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
             _LOG.debug("a request for metrics failed", extra={"reason": repr(error)})
         finally:
-            writer.transport.abort()  # Nothing if it is closed.
+            writer.transport.abort()  # Without effect once it is closed.
 
     def _response(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
@@ -142,5 +146,5 @@ class MetricsServer:
         if method not in {b"GET", b"HEAD"} or path != b"/metrics":
             return b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         body = self._text().encode()
-        status = f"HTTP/1.0 200 OK\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        return status.encode() + (body if method == b"GET" else b"")
+        status = f"HTTP/1.0 200 OK\r\nContent-Type: {_CONTENT_TYPE}\r\nContent-Length: {len(body)}"
+        return f"{status}\r\nConnection: close\r\n\r\n".encode() + (body if method == b"GET" else b"")

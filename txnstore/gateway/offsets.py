@@ -17,14 +17,14 @@ from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import LEADER_EPOCH, Services, check_leader_epoch
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time, offset_of_greatest_time
 
-#: What stands for a timestamp: the end of the log, its start, the record with the greatest timestamp (KIP-734), the
-#: start of the local log, the end of the remote log (KIP-1005), and the start of what is only local.
+#: Special timestamps: the end of the log, its start, the record with the greatest timestamp (KIP-734), the start of
+#: the local log, the end of the remote log (KIP-1005), and the start of what is only local.
 _LATEST, _EARLIEST, _GREATEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 #: The first version of ListOffsets with each of them that not all versions have.
-_SINCE = {_GREATEST: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING: 11}
+_FIRST_VERSION = {_GREATEST: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING: 11}
 
 
 class Offsets:
@@ -34,50 +34,50 @@ class Offsets:
         self._services = services
 
     def handlers(self) -> dict[Api, Handler]:
-        """The handlers of its APIs."""
+        """The handlers of ListOffsets and OffsetForLeaderEpoch."""
         return {Api.LIST_OFFSETS: self.list_offsets, Api.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch}
 
     async def list_offsets(self, request: Request, client: Client) -> Fields:
-        """The ends of logs, or the first offsets from a time on, at the heads of the chains."""
+        """Return the ends of logs, or the first offsets from a time on, at the heads of the chains."""
         view = await self._services.freshness.head()
-        level = value(request.body, "isolation_level", 0)
+        level = field_value(request.body, "isolation_level", 0)
         isolation = Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
-        named = Counter(
+        counts = Counter(
             (topic.name, each.partition_index) for topic in request.body.topics for each in topic.partitions
         )
         topics = []
-        for topic in request.body.topics:
-            asked = {each.partition_index: each for each in topic.partitions}.values()
-            listed = [
-                await self._listed(view, topic.name, each, isolation, request, client)
-                if named[topic.name, each.partition_index] == 1
-                else _nothing(each.partition_index, ErrorCode.invalid_request)
-                for each in asked
+        for topic in request.body.topics:  # As in Kafka, a partition that is named twice is refused, once.
+            distinct = {each.partition_index: each for each in topic.partitions}.values()
+            results = [
+                await self._list(view, topic.name, each, isolation, request, client)
+                if counts[topic.name, each.partition_index] == 1
+                else _without_offset(each.partition_index, ErrorCode.invalid_request)
+                for each in distinct
             ]
-            topics.append({"name": topic.name, "partitions": listed})
+            topics.append({"name": topic.name, "partitions": results})
         return {"topics": topics}
 
-    async def _listed(
-        self, view: View, topic: str, asked: Any, isolation: Isolation, request: Request, client: Client
+    async def _list(
+        self, view: View, topic: str, partition: Any, isolation: Isolation, request: Request, client: Client
     ) -> Fields:
         try:
-            if request.version < _SINCE.get(asked.timestamp, 0):
-                raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {asked.timestamp}")
-            found = await self._look_up(view, topic, asked, isolation, client)
+            if request.version < _FIRST_VERSION.get(partition.timestamp, 0):
+                raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {partition.timestamp}")
+            found = await self._look_up(view, topic, partition, isolation, client)
         except (TxnStoreError, RefusedError) as error:
-            return _nothing(asked.partition_index, code_of(error, Api.LIST_OFFSETS, 0))
+            return _without_offset(partition.partition_index, code_of(error, Api.LIST_OFFSETS, 0))
         if found is None:
-            return _nothing(asked.partition_index)
-        place = {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": LEADER_EPOCH}
-        return {**_nothing(asked.partition_index), **place}
+            return _without_offset(partition.partition_index)
+        position = {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": LEADER_EPOCH}
+        return {**_without_offset(partition.partition_index), **position}
 
     async def _look_up(
-        self, view: View, topic: str, asked: Any, isolation: Isolation, client: Client
+        self, view: View, topic: str, partition: Any, isolation: Isolation, client: Client
     ) -> OffsetAndTimestamp | None:
-        tp = TopicPartition(topic, asked.partition_index)
+        tp = TopicPartition(topic, partition.partition_index)
         log = self._log(view, tp, client)
-        check_leader_epoch(value(asked, "current_leader_epoch", -1))
-        timestamp, objects = asked.timestamp, self._services.connection.objects
+        check_leader_epoch(field_value(partition, "current_leader_epoch", -1))
+        timestamp, objects = partition.timestamp, self._services.connection.objects
         if timestamp == _LATEST:
             return OffsetAndTimestamp(log.read_limit(isolation), -1)
         if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
@@ -98,7 +98,7 @@ class Offsets:
         return log
 
     async def offset_for_leader_epoch(self, request: Request, client: Client) -> Fields:
-        """The end of an epoch of a leader: the log end for the only one that there is."""
+        """Return the end of a leader epoch: the log end for the only epoch that exists."""
         view = await self._services.freshness.head()
         topics = [
             {
@@ -109,18 +109,18 @@ class Offsets:
         ]
         return {"topics": topics}
 
-    def _end_of_epoch(self, view: View, topic: str, asked: Any, client: Client) -> Fields:
-        fields = {"partition": asked.partition, "error_code": ErrorCode.none, "leader_epoch": -1, "end_offset": -1}
+    def _end_of_epoch(self, view: View, topic: str, partition: Any, client: Client) -> Fields:
+        fields = {"partition": partition.partition, "error_code": ErrorCode.none, "leader_epoch": -1, "end_offset": -1}
         try:
-            log = self._log(view, TopicPartition(topic, asked.partition), client)
-            check_leader_epoch(value(asked, "current_leader_epoch", -1))
+            log = self._log(view, TopicPartition(topic, partition.partition), client)
+            check_leader_epoch(field_value(partition, "current_leader_epoch", -1))
         except (TxnStoreError, RefusedError) as error:
             return {**fields, "error_code": code_of(error, Api.OFFSET_FOR_LEADER_EPOCH, 0)}
-        if asked.leader_epoch != LEADER_EPOCH:
+        if partition.leader_epoch != LEADER_EPOCH:
             return fields
         return {**fields, "leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}
 
 
-def _nothing(partition: int, code: ErrorCode = ErrorCode.none) -> Fields:
-    """The answer for a partition without an offset."""
+def _without_offset(partition: int, code: ErrorCode = ErrorCode.none) -> Fields:
+    """The fields of a partition for which no offset is returned."""
     return {"partition_index": partition, "error_code": code, "timestamp": -1, "offset": -1, "leader_epoch": -1}

@@ -25,29 +25,36 @@ from txnstore.gateway.wire import PREFIX
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds between two questions to a peer, and for its answer.
+#: Seconds between two requests to a peer, and for its response.
 _INTERVAL = 1.0
-#: Seconds without an answer after which a peer counts as dead.
-_DEAD = 3.0
-#: Seconds after its last answer for which clients, but those of Java, still get the name of a peer. librdkafka waits
-#: without end in ``send_offsets_to_transaction`` if a coordinator that it knows leaves its metadata before it has
+#: Seconds without a response after which a peer counts as dead.
+_DEAD_AFTER = 3.0
+#: Seconds after its last response for which clients, but those of Java, still get the address of a peer. librdkafka
+#: waits without end in ``send_offsets_to_transaction`` if a coordinator that it knows leaves its metadata before it has
 #: looked for the next one, which it does when it sends offsets.
-_NAMED = 60.0
-#: The name by which a gateway asks another one; the version of this software is its store.
+_LISTED_AFTER_END = 60.0
+#: The client software that a gateway gives when it asks another one; as its version it gives its store.
 SOFTWARE = "txnstore-gateway"
-#: The start of a request of ApiVersions in version 3: the API, the version, a correlation id, no client id, no tags.
-_START = Api.API_VERSIONS.to_bytes(2, "big") + bytes.fromhex("000300000001ffff00")
-#: What a peer does when it is asked: it is a gateway of this store, or of another one; nothing listens; or nothing.
+#: The correlation id of these requests.
+_CORRELATION_ID = (1).to_bytes(4, "big")
+#: The start of a request of ApiVersions, version 3: the API, the version, a correlation id, no client id, no tags.
+_REQUEST_START = Api.API_VERSIONS.to_bytes(2, "big") + b"\x00\x03" + _CORRELATION_ID + b"\xff\xff\x00"
+#: The outcome of a request: a gateway of this store, one of another store, nothing listens, no valid response.
 Answer = Literal["answered", "foreign", "refused", "silent"]
-#: Where the code of an error is in the answer, after a correlation id; and that of a gateway of another store.
-_ERROR, _OF_ANOTHER_STORE = slice(4, 6), ErrorCode.inconsistent_cluster_id.to_bytes(2, "big")
+#: The first bytes of a response, its correlation id and error code, by the outcome that they mean.
+_OUTCOMES: dict[bytes, Answer] = {
+    _CORRELATION_ID + ErrorCode.none.to_bytes(2, "big"): "answered",
+    _CORRELATION_ID + ErrorCode.inconsistent_cluster_id.to_bytes(2, "big"): "foreign",
+}
+#: The most bytes of a response that are read.
+_MAX_RESPONSE_BYTES = 1 << 16
 
 
 class Node(NamedTuple):
     """A gateway as clients see it: a broker.
 
     Attributes:
-        node_id: Its index among the peers.
+        node_id: The index of the gateway among the peers.
         host: The address that clients connect to.
     """
 
@@ -61,10 +68,10 @@ class Peers:
 
     Args:
         nodes: All gateways, this one included.
-        own: This gateway.
+        own: This gateway, one of them.
         chains: The number of chains of the store.
         encrypted: Whether the gateways listen with TLS.
-        changed: Called when a peer has begun or ceased to answer.
+        on_change: Called when a peer has begun or ceased to answer.
     """
 
     def __init__(
@@ -75,24 +82,24 @@ class Peers:
         store_id: str,
         *,
         encrypted: bool,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self.own = own
         #: All gateways, whether they live or not.
         self.nodes = tuple(nodes)
         self.chains = chains
         self._others = [node for node in nodes if node != own]
-        self._question = _question(store_id)
+        self._request = _identity_request(store_id)
         self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
-        self._changed = changed
+        self._on_change = on_change
         #: When each peer answered last, by the clock of the loop; without those that have refused since.
-        self._answered: dict[Node, float] = {}
+        self._last_answers: dict[Node, float] = {}
         #: The peers that serve another store.
         self._foreign: set[Node] = set()
         #: When each peer answered last, or this one began to ask.
-        self._heard: dict[Node, float] = {}
-        self._watcher: asyncio.Task[None] | None = None
+        self._last_contacts: dict[Node, float] = {}
+        self._asking: asyncio.Task[None] | None = None
         #: The gateways that live, by their place.
         self.live: tuple[Node, ...] = (own,)
 
@@ -102,7 +109,7 @@ class Peers:
         Raises:
             InvalidConfigError: One of them serves another store.
         """
-        self._heard = dict.fromkeys(self._others, asyncio.get_running_loop().time())
+        self._last_contacts = dict.fromkeys(self._others, asyncio.get_running_loop().time())
         if len(self.nodes) > self.chains:
             extra = {"gateways": [f"{node.host}:{node.port}" for node in self.nodes], "chains": self.chains}
             _LOG.warning("the store has fewer chains than gateways, so some lead nothing", extra=extra)
@@ -111,22 +118,22 @@ class Peers:
             if self._foreign:
                 names = ", ".join(f"{node.host}:{node.port}" for node in sorted(self._foreign))
                 raise InvalidConfigError(f"{names} serves another store: peers are the gateways of one store")
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+            self._asking = asyncio.get_running_loop().create_task(self._ask_periodically())
 
     async def close(self) -> None:
-        """Ask no more."""
-        if self._watcher is not None:
-            self._watcher.cancel()
+        """Stop asking the peers."""
+        if self._asking is not None:
+            self._asking.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watcher
+                await self._asking
 
-    def named(self) -> tuple[Node, ...]:
-        """The gateways that the metadata names: those that live, and those that did a minute ago, for all it knows."""
+    def listed(self) -> tuple[Node, ...]:
+        """The gateways that metadata lists: those that live, and those that may have lived a minute ago."""
         now = asyncio.get_running_loop().time()
         return tuple(
             node
             for node in sorted({*self._others, self.own})
-            if node in self.live or now - self._heard.get(node, -_NAMED) < _NAMED
+            if node in self.live or now - self._last_contacts.get(node, -_LISTED_AFTER_END) < _LISTED_AFTER_END
         )
 
     def leader(self, chain: int) -> Node:
@@ -134,17 +141,17 @@ class Peers:
         return _leaders(self.live, self.chains)[chain]
 
     async def confirm(self, chains: Collection[int]) -> None:
-        """Ask the gateways that lead these chains: one where nothing listens any more leads nothing after it.
+        """Ask the leaders of these chains again, so that a gateway that has ended does not lead them any more.
 
-        Clients look for a coordinator within milliseconds after they have lost one. The next round of questions may be
+        Clients look for a coordinator within milliseconds after they have lost one. The next round of requests may be
         a second away, and some clients stop after two wrong answers.
         """
         confirmed = {self.own}
-        while asked := {self.leader(chain) for chain in chains} - confirmed:
-            self._note(dict(zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True)))
-            confirmed |= asked
+        while leaders := {self.leader(chain) for chain in chains} - confirmed:
+            self._record_answers(dict(zip(leaders, await asyncio.gather(*map(self._ask, leaders)), strict=True)))
+            confirmed |= leaders
 
-    async def _watch(self) -> None:
+    async def _ask_periodically(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL)
             try:
@@ -154,41 +161,41 @@ class Peers:
 
     async def _ask_all(self) -> None:
         answers = await asyncio.gather(*map(self._ask, self._others))
-        self._note(dict(zip(self._others, answers, strict=True)))
+        self._record_answers(dict(zip(self._others, answers, strict=True)))
 
-    def _note(self, answers: Mapping[Node, Answer]) -> None:
+    def _record_answers(self, answers: Mapping[Node, Answer]) -> None:
         now = asyncio.get_running_loop().time()
         for node, answer in answers.items():
             if answer == "answered":
-                self._answered[node] = self._heard[node] = now
+                self._last_answers[node] = self._last_contacts[node] = now
                 self._foreign.discard(node)
-            elif answer != "silent":  # Clients need not wait to learn that it has ended.
-                self._answered.pop(node, None)
+            elif answer != "silent":  # It has ended for sure, so clients need not wait for _DEAD_AFTER.
+                self._last_answers.pop(node, None)
             if answer == "foreign":
-                self._heard.pop(node, None)
+                self._last_contacts.pop(node, None)
                 if node not in self._foreign:
                     self._foreign.add(node)
                     _LOG.error("a peer serves another store", extra={"address": f"{node.host}:{node.port}"})
-        alive = {node for node, at in self._answered.items() if now - at < _DEAD} | {self.own}
+        alive = {node for node, at in self._last_answers.items() if now - at < _DEAD_AFTER} | {self.own}
         live = tuple(sorted(alive))
         if live != self.live:
             _LOG.info("live gateways changed", extra={"gateways": [f"{node.host}:{node.port}" for node in live]})
             self.live = live
-            self._changed()
+            self._on_change()
 
     async def _ask(self, node: Node) -> Answer:
-        """What a peer does within :data:`_INTERVAL` seconds."""
+        """Send a peer a request, and return what came of it within :data:`_INTERVAL` seconds."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(_INTERVAL):
                 reader, writer = await self._connect(node)
-                writer.write(self._question)
+                writer.write(self._request)
                 (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
-                response = await reader.readexactly(min(max(size, 0), 1 << 16))
-                return "foreign" if response[_ERROR] == _OF_ANOTHER_STORE else "answered"
+                response = await reader.readexactly(min(max(size, 0), _MAX_RESPONSE_BYTES))
+                return _OUTCOMES.get(response[:6], "silent")  # Something else may listen there.
         except ConnectionRefusedError:
             return "refused"
-        except (OSError, asyncio.IncompleteReadError, TimeoutError, ssl.SSLError):
+        except (OSError, asyncio.IncompleteReadError):
             return "silent"
         finally:
             if writer is not None:
@@ -213,10 +220,10 @@ class Peers:
         raise min(errors, key=lambda error: not isinstance(error, ConnectionRefusedError))
 
 
-def _question(store_id: str) -> bytes:
+def _identity_request(store_id: str) -> bytes:
     """A request of ApiVersions that names this software and, as its version, the store."""
     strings = b"".join(bytes((len(text) + 1,)) + text for text in (SOFTWARE.encode(), store_id.encode()))
-    request = _START + strings + b"\x00"
+    request = _REQUEST_START + strings + b"\x00"
     return PREFIX.pack(len(request)) + request
 
 
@@ -224,18 +231,19 @@ def _question(store_id: str) -> bytes:
 def _leaders(live: tuple[Node, ...], chains: int) -> tuple[Node, ...]:
     """The leader of each chain: the gateway with the greatest hash that does not lead its share of chains yet.
 
-    So each leads as many as the others, and few change their leader when a gateway comes or goes.
+    Each leads as many as the others, and few chains change their leader when a gateway starts or ends.
     """
-    led = dict.fromkeys(live, 0)
+    share = -(-chains // len(live))  # Rounded up.
+    chain_counts = dict.fromkeys(live, 0)
     leaders: list[Node] = []
     for chain in range(chains):
-        open_to = [node for node in live if led[node] < -(-chains // len(live))]
-        leaders.append(max(open_to, key=partial(_weight, chain)))
-        led[leaders[-1]] += 1
+        candidates = [node for node in live if chain_counts[node] < share]
+        leaders.append(max(candidates, key=partial(_rendezvous_hash, chain)))
+        chain_counts[leaders[-1]] += 1
     return tuple(leaders)
 
 
-def _weight(chain: int, node: Node) -> bytes:
+def _rendezvous_hash(chain: int, node: Node) -> bytes:
     return hashlib.sha256(f"{node.host}:{node.port}/{chain}".encode()).digest()
 
 

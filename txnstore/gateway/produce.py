@@ -47,8 +47,8 @@ from txnstore.gateway.records.batch import (
     InvalidBatchError,
     RawBatch,
     RecordError,
+    at_offset,
     check_produced,
-    placed,
 )
 from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import check_keyed, rows_from_json
@@ -56,24 +56,24 @@ from txnstore.gateway.repetitions import ProducerPartition, Repetitions
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, newest_version
 from txnstore.gateway.sessions import OUTDATED
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 from txnstore.producer.records import check_values
 from txnstore.producer.upload import deliver, encode_rows
 
 _LOG = limited_logger(__name__)
 
 #: Bytes of batches that one flush takes.
-_FLUSH_BYTES = 32 << 20
+_MAX_FLUSH_BYTES = 32 << 20
 #: Bytes of batches that share a segment.
-_SHARED_BYTES = 8 << 20
+_MAX_SHARED_BYTES = 8 << 20
 #: The first version of Produce with records that zstd compresses.
 _ZSTD_FROM = 7
-#: Seconds for which an upload is repeated: Kafka's default of ``request.timeout.ms`` of a producer.
+#: Seconds for which an upload is retried: Kafka's default of ``request.timeout.ms`` of a producer.
 _UPLOAD_TIMEOUT = 30.0
-#: The refusals after which clients repeat a batch.
-_REPEATED = (StorageError, UploadExpiredError, EndedMeanwhileError)
-#: The records of a refused batch that the log names.
-_LOGGED = 10
+#: The errors after which clients send a batch again.
+_RETRIABLE = (StorageError, UploadExpiredError, EndedMeanwhileError)
+#: The most records of a refused batch in a line of the log.
+_MAX_LOGGED_RECORDS = 10
 
 
 @dataclass(eq=False, slots=True)
@@ -82,11 +82,11 @@ class StagedBatch:
 
     Attributes:
         raw: The batch as it came.
-        session: The identity that its client has for many transactions (v1); None: the same as that of the producer.
-            Then the partition must have been added to the transaction before.
-        principal: Who asks for it; None: the principal of the gateway.
-        appended: Where it was appended.
-        has_times: Whether each of its records has a time; the others get that of the write.
+        session: The identity that a client of transactions v1 keeps for many transactions; the partition must have been
+            added to the transaction before. None: a client of v2, or no transaction.
+        principal: The principal that writes it; None: that of the gateway.
+        appended: The future of its place in the log.
+        has_times: Whether each of its records has a time; a record without one gets that of the write.
         new_batch: Its rows, inlined or uploaded.
         answer: The answer of its commit; None: it was not submitted.
     """
@@ -104,8 +104,8 @@ class StagedBatch:
 
     @property
     def sender(self) -> ProducerPartition:
-        """Its producer, as the client knows it, and its partition."""
-        return _sender(self.raw, self.tp)
+        """The producer, as the client knows it, and the partition."""
+        return _producer_partition(self.raw, self.tp)
 
 
 class Produce:
@@ -147,12 +147,12 @@ class Produce:
         try:
             if body.acks not in {-1, 0, 1}:
                 raise RefusedError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
-            name = value(topic, "name")
+            name = field_value(topic, "name")
             if name is not None:  # Without the right, a client must not learn whether a topic exists.
                 self._services.check(client, write_topics([name]))
-            found = await self._services.find(name, value(topic, "topic_id"), partition.index)
-            self._services.check(client, write_topics([found.name]))
-            found, raw = await self._checked(found, partition.records or b"")
+            catalog_topic = await self._services.find(name, field_value(topic, "topic_id"), partition.index)
+            self._services.check(client, write_topics([catalog_topic.name]))
+            catalog_topic, raw = await self._check_batch(catalog_topic, partition.records or b"")
             if raw.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
                 raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
             transactional_id = body.transactional_id
@@ -161,27 +161,27 @@ class Produce:
                 raise RefusedError(ErrorCode.transactional_id_authorization_failed, msg)
             if transactional_id is not None:
                 self._services.check(client, write_id(transactional_id))
-            session = self._session(raw, transactional_id if raw.is_transactional else None)
-            tp = TopicPartition(found.name, partition.index)
+            session = self._client_identity(raw, transactional_id if raw.is_transactional else None)
+            tp = TopicPartition(catalog_topic.name, partition.index)
             if raw.producer_id >= 0:
-                self._repetitions.check(_sender(raw, tp), raw.base_sequence)
+                self._repetitions.check(_producer_partition(raw, tp), raw.base_sequence)
             is_v1 = raw.is_transactional and request.version < PRODUCE_V2
-            producer = await self._identity(session, raw, tp) if is_v1 else session
+            producer = await self._transaction_identity(session, raw, tp) if is_v1 else session
         except (TxnStoreError, RefusedError) as error:
             return error
         appended = asyncio.get_running_loop().create_future()
-        staged = StagedBatch(found, tp, raw, producer, session if is_v1 else None, client.principal, appended)
+        staged = StagedBatch(catalog_topic, tp, raw, producer, session if is_v1 else None, client.principal, appended)
         self._staged.append(staged)
         if raw.producer_id >= 0:
             self._unanswered.setdefault(staged.sender, []).append(staged)
-            appended.add_done_callback(partial(self._answered, staged))
+            appended.add_done_callback(partial(self._on_answer, staged))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
         return staged
 
-    async def _checked(self, topic: CatalogTopic, records: bytes) -> tuple[CatalogTopic, RawBatch]:
-        """A batch that is not too large for the topic, and the version of the topic that says so."""
+    async def _check_batch(self, topic: CatalogTopic, records: bytes) -> tuple[CatalogTopic, RawBatch]:
+        """Check a batch; return it and the version of the topic by which it is not too large."""
         try:
             return topic, check_produced(records, self._max_bytes(writer_of(topic).config))
         except BatchTooLargeError:
@@ -190,12 +190,14 @@ class Produce:
                 raise
             return newest, check_produced(records, self._max_bytes(writer_of(newest).config))
 
-    async def _identity(self, session: ProducerIdentity, raw: RawBatch, tp: TopicPartition) -> ProducerIdentity:
-        """The identity of the transaction of a client of transactions v1; raises as that of the sessions."""
+    async def _transaction_identity(
+        self, session: ProducerIdentity, raw: RawBatch, tp: TopicPartition
+    ) -> ProducerIdentity:
+        """Look up the identity of the transaction of a v1 client; raises as :meth:`Sessions.identity`."""
         try:
             return await self._services.sessions.identity(session)
-        except _REPEATED as error:
-            self._repetitions.expect(_sender(raw, tp), raw.base_sequence, error)
+        except _RETRIABLE as error:
+            self._repetitions.expect(_producer_partition(raw, tp), raw.base_sequence, error)
             raise
 
     def _max_bytes(self, config: TopicConfig) -> int:
@@ -203,7 +205,7 @@ class Produce:
         is_own = "max.message.bytes" in config.explicit
         return config.max_message_bytes if is_own else self._services.properties.message_max_bytes
 
-    def _session(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
+    def _client_identity(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
         if raw.producer_id < 0:
             if raw.is_transactional:
                 raise RefusedError(ErrorCode.invalid_record, "a batch of a transaction has no producer id")
@@ -216,15 +218,15 @@ class Produce:
         """Flush until nothing is staged; the next batch starts it again."""
         try:
             while self._staged:
-                # Converted earlier, batches would only wait for their entry, and share the conversion with fewer.
+                # Earlier, a conversion would have fewer batches, which would only wait for their entry.
                 await self._services.commits.taken()
-                taken = self._take()
+                taken = self._take_staged()
                 self.flushes += 1
                 try:
                     refusals, count = await self._services.in_thread(partial(self._prepare, taken))
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
                     refusals, count = dict.fromkeys(range(len(taken)), error), len(taken)
-                if await self._are_altered(taken, refusals):
+                if await self._adopt_newer_versions(taken, refusals):
                     self._staged[:0] = taken
                     continue
                 self.batches += count
@@ -232,17 +234,17 @@ class Produce:
                 for number, staged in enumerate(taken[:count]):
                     if number in refusals:
                         self._fail(staged, refusals[number])
-                    elif not _has_failed(staged):
+                    elif not _is_refused(staged):
                         self._commit(staged)
         finally:
             self._flusher = None
 
-    async def _are_altered(self, taken: Sequence[StagedBatch], refusals: dict[int, Exception]) -> bool:
-        """Whether a topic of refused batches has a newer version, which may accept them; they then have that one.
+    async def _adopt_newer_versions(self, taken: Sequence[StagedBatch], refusals: dict[int, Exception]) -> bool:
+        """Give refused batches the newest version of their topic; return whether one differs and may accept them.
 
-        Where the heads or the newer version cannot be read, or the topic was deleted, this is why a batch is refused.
+        If the heads or a version cannot be read, or the topic was deleted, that error replaces the refusal.
         """
-        refused = [number for number, error in refusals.items() if _is_refused(error)]
+        refused = [number for number, error in refusals.items() if _depends_on_topic(error)]
         if not refused:
             return False
         try:
@@ -250,24 +252,24 @@ class Produce:
         except Exception as error:  # noqa: BLE001 - The clients of these batches get it; most repeat them.
             refusals.update(dict.fromkeys(refused, error))
             return False
-        altered = False
+        differs = False
         for number in refused:
             staged = taken[number]
             try:
                 newest = newest_version(view, staged.topic)
-                writer_of(newest)  # Else the preparation would fail, for all batches.
+                writer_of(newest)  # If it cannot be read, the preparation would fail for all batches.
             except TxnStoreError as error:
                 refusals[number] = error
             else:
-                altered |= newest != staged.topic
+                differs |= newest != staged.topic
                 staged.topic = newest
-        return altered
+        return differs
 
-    def _take(self) -> list[StagedBatch]:
+    def _take_staged(self) -> list[StagedBatch]:
         size, count = 0, 0
         for staged in self._staged:
             size += len(staged.raw.data)
-            if count and size > _FLUSH_BYTES:
+            if count and size > _MAX_FLUSH_BYTES:
                 break
             count += 1
         taken = self._staged[:count]
@@ -275,12 +277,12 @@ class Produce:
         return taken
 
     def _prepare(self, taken: Sequence[StagedBatch]) -> tuple[dict[int, Exception], int]:
-        """Convert the records, and inline or upload them. In a thread.
+        """Convert the records, and inline or upload them, in a thread.
 
         Returns:
-            The errors by number of the batch, and how many batches were taken: those behind need too much memory now.
+            The errors by number of the batch, and the number of decoded batches: those behind need too much memory now.
         """
-        rows, refusals, count = _rows_of(taken)
+        rows, refusals, count = _decode_rows(taken)
         groups: dict[tuple[str, int, int], list[int]] = {}
         chains = self._services.connection.view(refresh=False).chains
         for number in rows:
@@ -296,7 +298,7 @@ class Produce:
                 for shared in [ordered] if chains == 1 else [[number] for number in numbers]:
                     self._encode(taken, rows, shared, refusals, inlined=True)
             else:
-                uploads += _shares(taken, numbers, config.segment_own_bytes)
+                uploads += _segment_groups(taken, numbers, config.segment_own_bytes)
         pool = self._services.connection.pool
         tasks = [pool.submit(self._upload, taken, rows, numbers, refusals) for numbers in uploads[1:]]
         for numbers in uploads[:1]:
@@ -335,7 +337,7 @@ class Produce:
         *,
         inlined: bool,
     ) -> bytes | None:
-        """Encode batches as one segment, and describe each; returns its bytes, or None if they cannot be encoded."""
+        """Encode batches as one segment, and describe each; return its bytes, or None if they cannot be encoded."""
         connection = self._services.connection
         writer = writer_of(taken[numbers[0]].topic)
         parts = [(taken[number].tp, rows[number]) for number in numbers]
@@ -357,9 +359,9 @@ class Produce:
         assert staged.new_batch is not None
         append = Append(staged.producer, (staged.new_batch,), added_only=staged.session is not None)
         answer = staged.answer = self._services.commits.submit(append, staged.principal)
-        answer.add_done_callback(partial(self._committed, staged))
+        answer.add_done_callback(partial(self._on_commit, staged))
 
-    def _committed(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
+    def _on_commit(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
         if answer.cancelled():
             staged.appended.cancel()
         elif (error := answer.exception()) is not None:
@@ -372,12 +374,12 @@ class Produce:
             if not staged.appended.done():
                 staged.appended.set_result(appended)
             if not appended.duplicate and appended.base_offset >= 0:
-                self._keep(staged, appended)
+                self._keep_hot(staged, appended)
 
     def _fail(self, staged: StagedBatch, error: BaseException) -> None:
-        """Refuse a batch, and, if its client repeats it, those behind it, which the client repeats in their order."""
+        """Refuse a batch, and, if its client sends it again, those behind it, which it then repeats in order."""
         _refuse(staged, error)
-        if not isinstance(error, _REPEATED):
+        if not isinstance(error, _RETRIABLE):
             return
         if staged.raw.producer_id >= 0:
             self._repetitions.expect(staged.sender, staged.raw.base_sequence, error)
@@ -386,7 +388,7 @@ class Produce:
             if behind.answer is None or behind.answer.cancel():  # No commit has taken it.
                 _refuse(behind, error)
 
-    def _answered(self, staged: StagedBatch, _: asyncio.Future[Appended]) -> None:
+    def _on_answer(self, staged: StagedBatch, _: asyncio.Future[Appended]) -> None:
         unanswered = self._unanswered[staged.sender]
         unanswered.remove(staged)
         if not unanswered:
@@ -408,11 +410,11 @@ class Produce:
         task.add_done_callback(report_failure)
         task.add_done_callback(self._look_ups.discard)
 
-    def _keep(self, staged: StagedBatch, appended: Appended) -> None:
+    def _keep_hot(self, staged: StagedBatch, appended: Appended) -> None:
         append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None
         if staged.topic.schema is not None or not (staged.has_times or append_time is not None):
-            return  # A later reader gets what is stored, which is not what the client has sent.
-        data = placed(staged.raw, appended.base_offset, append_time=append_time)
+            return  # The stored batch differs from the sent one, and all readers must get the same.
+        data = at_offset(staged.raw, appended.base_offset, append_time=append_time)
         self._hot.add(staged.topic.topic_id, staged.tp.partition, appended.base_offset, appended.limit, data)
 
     # Responses --------------------------------------------------------------------------------------------------------
@@ -427,17 +429,17 @@ class Produce:
         failed: BaseException | None = None
         for topic, partitions in parts:
             answers = []
-            name, topic_id = value(topic, "name", ""), value(topic, "topic_id")
+            name, topic_id = field_value(topic, "name", ""), field_value(topic, "topic_id")
             for partition, staged in partitions:
                 try:
                     if isinstance(staged, Exception):
                         raise staged
-                    answers.append(self._answer(partition.index, staged, await staged.appended))
+                    answers.append(self._success_fields(partition.index, staged, await staged.appended))
                 except asyncio.CancelledError:
                     raise
                 except Exception as error:  # noqa: BLE001 - The client gets its code.
                     failed = error
-                    answers.append(refusal := _refusal(partition.index, error, request.version))
+                    answers.append(refusal := _refusal_fields(partition.index, error, request.version))
                     if isinstance(error, BatchError):
                         _log_refusal(error, refusal["error_code"], name or str(topic_id), partition.index, client)
             responses.append({"name": name, "topic_id": topic_id, "partition_responses": answers})
@@ -449,7 +451,7 @@ class Produce:
             return None
         return {"responses": responses}
 
-    def _answer(self, index: int, staged: StagedBatch, appended: Appended) -> Fields:
+    def _success_fields(self, index: int, staged: StagedBatch, appended: Appended) -> Fields:
         log = self._services.freshness.view.partition(staged.tp)
         append_time = writer_of(staged.topic).event_time is None
         return {
@@ -467,7 +469,7 @@ class Produce:
                 await self._flusher
 
 
-def _refusal(index: int, error: Exception, version: int) -> Fields:
+def _refusal_fields(index: int, error: Exception, version: int) -> Fields:
     records = error.record_errors if isinstance(error, BatchError) else ()
     return {
         "index": index,
@@ -481,39 +483,40 @@ def _refusal(index: int, error: Exception, version: int) -> Fields:
 
 
 def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int, client: Client) -> None:
-    """Log a batch that is against the rules. Its client gets the whole text, which may have values of records."""
+    """Log a refused batch. Only its client gets the whole text, which may have values of records."""
     extra = {
         "client": client.host, "topic": topic, "partition": partition, "reason": code.name,
-        "records": [each.index for each in error.record_errors[:_LOGGED]],
+        "records": [each.index for each in error.record_errors[:_MAX_LOGGED_RECORDS]],
     }  # fmt: skip
     _LOG.info("a batch was refused", extra=extra)
 
 
-def _is_refused(error: Exception) -> bool:
-    """Whether the version of the topic is the reason; the bytes of a damaged batch are wrong for each."""
+def _depends_on_topic(error: Exception) -> bool:
+    """Whether another version of the topic might accept the batch: its bytes are not damaged."""
     return isinstance(error, InvalidRecordError | RecordTooLargeError)
 
 
-def _has_failed(staged: StagedBatch) -> bool:
-    """Whether it was refused; the batch of a client that has disconnected was not, and is appended."""
+def _is_refused(staged: StagedBatch) -> bool:
+    """Whether a batch was refused; that of a disconnected client was only cancelled, and is appended."""
     return staged.appended.done() and not staged.appended.cancelled()
 
 
-def _sender(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
+def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
     """The producer of a batch, as its client knows it, and its partition."""
     return raw.producer_id, raw.producer_epoch, tp
 
 
 def _refuse(staged: StagedBatch, error: BaseException) -> None:
+    """Fail the future of a batch."""
     if not staged.appended.done():
         staged.appended.set_exception(error)
         staged.appended.exception()  # A client that has closed its connection does not ask for it.
 
 
-def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
-    """The rows of each batch in the stored schema of its topic, by number, and the errors of those that have none.
+def _decode_rows(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
+    """Decode batches into rows of the stored schemas of their topics, by number; and the errors of the others.
 
-    Also the number of batches that were decoded: at least one, and not those behind it that take too much memory.
+    Also return the number of decoded batches: at least one, without those at the end that need too much memory.
     """
     keyed = {number for number, staged in enumerate(taken) if _needs_keys(writer_of(staged.topic))}
     decoded = to_table([staged.raw for staged in taken], keyed=keyed)
@@ -530,7 +533,7 @@ def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[in
                 table = rows_from_json(table["value"], table["key"], writer.schema, writer.key_column)
                 if writer.config.compacts and writer.key_column is not None:
                     check_keyed(table, writer.key_column)
-                check_values(writer, table)  # The limit of sizes is that of the batch as it came.
+                check_values(writer, table)  # Its size was checked as it came.
             rows[number] = table
         except SchemaMismatchError as error:
             refusals[number] = InvalidBatchError(str(error))
@@ -556,31 +559,31 @@ def _check_headers(table: pa.Table) -> None:
         raise InvalidBatchError.of_records(refused)
 
 
-def _shares(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:
-    """Which batches share a segment: large ones have one of their own, small ones are together, by partition."""
-    shares: list[list[int]] = []
+def _segment_groups(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:
+    """Group batches by segment: a large one has its own, small ones share by partition."""
+    groups: list[list[int]] = []
     size = 0
     ordered = sorted(numbers, key=lambda number: (taken[number].tp.partition, number))
     for number in ordered:
         length = len(taken[number].raw.data)
         if length >= own_bytes:
-            shares.insert(0, [number])
+            groups.insert(0, [number])
             continue
-        if not size or size + length > _SHARED_BYTES:
-            shares.append([])
+        if not size or size + length > _MAX_SHARED_BYTES:
+            groups.append([])
             size = 0
-        shares[-1].append(number)
+        groups[-1].append(number)
         size += length
-    return shares
+    return groups
 
 
 def writer_of(topic: CatalogTopic) -> TopicWriter:
-    """The decoded schema and settings of a topic, which are kept for its version."""
-    return _writer(_Version(topic))
+    """The decoded schema and settings of a topic, cached by version."""
+    return _cached_writer(_TopicVersion(topic))
 
 
-class _Version:
-    """A version of a topic, as a key."""
+class _TopicVersion:
+    """A version of a topic as a cache key."""
 
     __slots__ = ("_key", "topic")
 
@@ -592,9 +595,9 @@ class _Version:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Version) and other._key == self._key
+        return isinstance(other, _TopicVersion) and other._key == self._key
 
 
 @lru_cache(maxsize=4096)
-def _writer(version: _Version) -> TopicWriter:
+def _cached_writer(version: _TopicVersion) -> TopicWriter:
     return topic_writer(version.topic)

@@ -13,7 +13,7 @@ from txnstore.errors import InvalidConfigError
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What ``--property NAME=VALUE`` sets.
+    """The properties that ``--property NAME=VALUE`` sets.
 
     Attributes:
         auto_create_topics_enable: Create a topic that a client asks for, if its request allows that. Kafka's default is
@@ -68,23 +68,23 @@ class Properties:
             raise InvalidConfigError(msg)
         return properties
 
-    def texts(self) -> dict[str, str]:
+    def as_texts(self) -> dict[str, str]:
         """The properties with Kafka's names, as texts that :meth:`from_mapping` parses."""
         return {field.name.replace("_", "."): str(getattr(self, field.name)).lower() for field in fields(self)}
 
 
-def _flag(name: str, text: str) -> bool:
+def _parse_flag(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise InvalidConfigError(f"{name} must be true or false, not {text!r}")
     return text.lower() == "true"
 
 
-def _number(name: str, text: str) -> int:
-    least = 1 if name in _POSITIVE else 0
-    if not text.isdecimal() or int(text) < least:
-        raise InvalidConfigError(f"{name} must be a whole number from {least} on, not {text!r}")
+def _parse_number(name: str, text: str) -> int:
+    minimum = 1 if name in _POSITIVE else 0
+    if not text.isdecimal() or int(text) < minimum:
+        raise InvalidConfigError(f"{name} must be a whole number from {minimum} on, not {text!r}")
     return int(text)
 
 
 _POSITIVE = {"num.partitions", "group.max.size", "group.consumer.max.size"}
-_PARSERS: dict[str, Callable[[str, str], Any]] = {"bool": _flag, "int": _number}
+_PARSERS: dict[str, Callable[[str, str], Any]] = {"bool": _parse_flag, "int": _parse_number}

@@ -1,4 +1,4 @@
-"""Batches that were refused, and that their clients repeat before those that they sent behind them.
+"""Refused batches, which their clients must repeat before the batches that they sent behind them.
 
 The store takes any first sequence of a producer that it does not know. So a batch that arrives behind a refused one,
 before its client has the refusal, would be appended first, and the repeated one be out of order.
@@ -14,9 +14,9 @@ from txnstore.core.log.model import MAX_SEQUENCE
 from txnstore.core.model import TopicPartition
 
 #: Seconds for which a client repeats a batch: Kafka's default of ``request.timeout.ms`` of a producer.
-_SECONDS = 30.0
-#: With more refused batches, those are removed whose clients have not repeated them in time.
-_MANY = 1_000
+_RETRY_SECONDS = 30.0
+#: The number of refused batches from which expired ones are removed.
+_CLEANUP_THRESHOLD = 1_000
 
 #: A producer id, an epoch and a partition: the batches of these have consecutive sequences.
 ProducerPartition = tuple[int, int, TopicPartition]
@@ -27,14 +27,14 @@ class _Refused(NamedTuple):
 
     sequence: int
     error: Exception
-    until: float
+    expires_at: float
 
 
 class Repetitions:
-    """What clients have to repeat.
+    """The refused batches that clients have to repeat.
 
     Args:
-        clock: The time in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -43,28 +43,28 @@ class Repetitions:
         self._refused: dict[ProducerPartition, _Refused] = {}
 
     def expect(self, sender: ProducerPartition, sequence: int, error: Exception) -> None:
-        """The batch with this first sequence was refused, and its client repeats it."""
+        """Note that the batch with this first sequence was refused, and that its client repeats it."""
         now = self._clock()
-        if len(self._refused) > _MANY:
-            self._refused = {each: refused for each, refused in self._refused.items() if now < refused.until}
-        before = self._refused.get(sender)
-        if before is None or now >= before.until or not _is_behind(sequence, before.sequence):
-            self._refused[sender] = _Refused(sequence, copy(error), now + _SECONDS)
+        if len(self._refused) > _CLEANUP_THRESHOLD:
+            self._refused = {each: refused for each, refused in self._refused.items() if now < refused.expires_at}
+        earlier = self._refused.get(sender)
+        if earlier is None or now >= earlier.expires_at or not _is_behind(sequence, earlier.sequence):
+            self._refused[sender] = _Refused(sequence, copy(error), now + _RETRY_SECONDS)
 
     def check(self, sender: ProducerPartition, sequence: int) -> None:
         """Check that a batch is not behind one that its client has to repeat first.
 
         Raises:
-            Exception: It is: the error of that one.
+            Exception: The error of the batch to repeat, if this one is behind it.
         """
         refused = self._refused.get(sender)
         if refused is None:
             return
-        if self._clock() < refused.until and _is_behind(sequence, refused.sequence):
+        if self._clock() < refused.expires_at and _is_behind(sequence, refused.sequence):
             raise copy(refused.error)
         del self._refused[sender]
 
 
 def _is_behind(sequence: int, other: int) -> bool:
-    """Whether a sequence comes after another one; after the greatest comes 0."""
+    """Whether a sequence comes after another one; 0 follows the greatest."""
     return 0 < (sequence - other) % (MAX_SEQUENCE + 1) <= MAX_SEQUENCE // 2

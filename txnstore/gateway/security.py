@@ -1,4 +1,4 @@
-"""Who a client is: SASL PLAIN and SCRAM over salted hashes, TLS.
+"""Authentication of clients: SASL PLAIN and SCRAM over salted hashes, TLS.
 
 A file of users has a line for each user and mechanism, in the form of RFC 5803, which no password can be read from::
 
@@ -40,7 +40,7 @@ _LOG = limited_logger(__name__)
 #: The hash function of each mechanism of SCRAM.
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _PLAIN = "PLAIN"
-_LINE = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d+):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
+_CREDENTIAL_LINE = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d+):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 #: Kafka's ``iterations`` of new credentials, as RFC 7677 asks for at least.
 _ITERATIONS = 4096
 #: Seconds before a failed authentication is answered (Kafka: ``connection.failed.authentication.delay.ms``).
@@ -48,9 +48,9 @@ _FAILURE_DELAY = 0.1
 #: The longest message of an authentication, in bytes.
 _MAX_MESSAGE = 64 << 10
 #: The names of mechanisms (RFC 4422), and how much of a user's name a line of the log has.
-_MECHANISM, _LOGGED = re.compile("[A-Z0-9_-]{1,20}"), 100
+_MECHANISM_NAME, _MAX_LOGGED_CHARS = re.compile("[A-Z0-9_-]{1,20}"), 100
 _MALFORMED = "its message is malformed"
-#: What files of TLS have.
+#: The parts of files for TLS.
 _CERTIFICATE, _KEY = "certificate", "private key"
 
 
@@ -58,8 +58,8 @@ class _LoginError(Exception):
     """Authentication failed. The reason is logged and never sent; passwords are not logged.
 
     Args:
-        reason: Why.
-        user: The user that the client names; empty if it names none.
+        reason: The reason for the log.
+        user: The user that the client gives; empty if it gives none.
     """
 
     def __init__(self, reason: str, user: str = "") -> None:
@@ -77,8 +77,8 @@ class Credential:
     stored_key: bytes
     server_key: bytes
 
-    def is_of(self, password: str) -> bool:
-        """Whether it is the hash of this password."""
+    def matches(self, password: str) -> bool:
+        """Whether this is the hash of a password."""
         try:
             _, stored_key, _, _ = ScramMechanism(self.mechanism).make_auth_info(
                 password, iteration_count=self.iterations, salt=self.salt
@@ -113,7 +113,7 @@ def read_users(path: Path) -> Users:
     """Read a file of users.
 
     Raises:
-        InvalidConfigError: It cannot be read, or a line of it is none; the message has no hash.
+        InvalidConfigError: The file cannot be read, or a line is malformed; the message has no hash.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -126,13 +126,13 @@ def read_users(path: Path) -> Users:
     for name, lines in table.items():
         check_principal(f"User:{name}")
         for line in lines if isinstance(lines, list) else [lines]:
-            credential = _credential(path, name, line)
+            credential = _parse_credential(path, name, line)
             users.setdefault(name, {})[credential.mechanism] = credential
     return users
 
 
-def _credential(path: Path, name: str, line: object) -> Credential:
-    match = _LINE.fullmatch(line) if isinstance(line, str) else None
+def _parse_credential(path: Path, name: str, line: object) -> Credential:
+    match = _CREDENTIAL_LINE.fullmatch(line) if isinstance(line, str) else None
     try:
         if match is None:
             raise ValueError("it has another form")
@@ -158,27 +158,27 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        msg = f"TLS cannot use {certificate} with {key}: {_fault(certificate, key) or error}"
+        msg = f"TLS cannot use {certificate} with {key}: {_tls_fault(certificate, key) or error}"
         raise InvalidConfigError(msg) from error
     return context
 
 
-def _fault(certificate: Path, key: Path) -> str:
-    """What is wrong with files of which OpenSSL says no more than ``PEM lib``; empty if it is something else."""
+def _tls_fault(certificate: Path, key: Path) -> str:
+    """Say what is wrong with files for which OpenSSL reports only ``PEM lib``; empty if it is something else."""
     try:
-        has, have = _pem(certificate), _pem(key)
+        parts_of_certificate, parts_of_key = _pem_parts(certificate), _pem_parts(key)
     except OSError as error:
         return f"{error.filename} cannot be read: {error.strerror}"
-    if has == {_KEY} and have == {_CERTIFICATE}:
+    if parts_of_certificate == {_KEY} and parts_of_key == {_CERTIFICATE}:
         return "the former is a key and the latter a certificate: they are swapped"
-    for path, parts, wanted in ((certificate, has, _CERTIFICATE), (key, have, _KEY)):
+    for path, parts, wanted in ((certificate, parts_of_certificate, _CERTIFICATE), (key, parts_of_key, _KEY)):
         if wanted not in parts:
             return f"{path} has no {wanted} in PEM" + "".join(f", but a {other}" for other in sorted(parts))
     return ""
 
 
-def _pem(path: Path) -> set[str]:
-    """What a file has."""
+def _pem_parts(path: Path) -> set[str]:
+    """The kinds of parts in a PEM file."""
     kinds = re.findall(rb"-----BEGIN (?:[A-Z0-9]+ )*(CERTIFICATE|PRIVATE KEY)-----", path.read_bytes())
     return {_CERTIFICATE if kind == b"CERTIFICATE" else _KEY for kind in kinds}
 
@@ -188,7 +188,7 @@ class Security:
     """How a listener knows its clients.
 
     Attributes:
-        users: The credentials of those who may connect; None: everyone may, without a name.
+        users: The credentials of users; None: clients connect without authentication.
         tls: How connections are encrypted; None: they are not.
         plain: Offer PLAIN without TLS, too: only where no other machine can listen.
     """
@@ -200,16 +200,16 @@ class Security:
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of authentication, if there is one."""
         if self.users is None:
-            return dict.fromkeys((Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE), _without_users)
+            return dict.fromkeys((Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE), _refuse_without_users)
         return Sasl(self.users, plain=self.plain or self.tls is not None).handlers()
 
 
-async def _without_users(request: Request, client: Client) -> Fields:  # noqa: ARG001 - A handler takes both.
+async def _refuse_without_users(request: Request, client: Client) -> Fields:  # noqa: ARG001 - A handler takes both.
     """Tell a client that authenticates that this listener has no users, as a broker does."""
-    return _failed(ErrorCode.illegal_sasl_state, "this listener has no users: connect without SASL")
+    return _failure_fields(ErrorCode.illegal_sasl_state, "this listener has no users: connect without SASL")
 
 
-#: A listener that everyone may use who can reach it.
+#: A listener without authentication.
 OPEN = Security()
 
 
@@ -237,7 +237,7 @@ class Sasl:
             # Its authentication would be frames without a header, which no client of this decade sends.
             return {"error_code": ErrorCode.unsupported_version, "mechanisms": self.mechanisms}
         if mechanism not in self.mechanisms:
-            name = mechanism if _MECHANISM.fullmatch(mechanism) else "unknown"
+            name = mechanism if _MECHANISM_NAME.fullmatch(mechanism) else "unknown"
             _log_failure(client, name, _LoginError(f"the mechanism is not one of {', '.join(self.mechanisms)}"))
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": self.mechanisms}
         client.sasl = mechanism if mechanism == _PLAIN else self._scram(mechanism)
@@ -247,10 +247,12 @@ class Sasl:
         return _Scram(self._users, mechanism)
 
     async def authenticate(self, request: Request, client: Client) -> Fields:
-        """A message of the mechanism; after the last one the client has its principal."""
+        """Handle a message of the mechanism; after the last one the client has its principal."""
         data: bytes = request.body.auth_bytes
         if client.sasl is None or len(data) > _MAX_MESSAGE:
-            return _failed(ErrorCode.illegal_sasl_state, "SaslHandshake must come first, and messages are small")
+            return _failure_fields(
+                ErrorCode.illegal_sasl_state, "SaslHandshake must come first, and messages are small"
+            )
         try:
             if client.sasl == _PLAIN:
                 user, answer = await self._plain(data), b""
@@ -260,13 +262,13 @@ class Sasl:
             _log_failure(client, _PLAIN if client.sasl == _PLAIN else client.sasl.mechanism, error)
             client.sasl = None
             await asyncio.sleep(_FAILURE_DELAY)
-            return _failed(ErrorCode.sasl_authentication_failed, "Authentication failed: invalid credentials")
+            return _failure_fields(ErrorCode.sasl_authentication_failed, "Authentication failed: invalid credentials")
         if user is not None:
             client.principal, client.sasl, client.authenticated = f"User:{user}", None, True
         return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
     async def _plain(self, data: bytes) -> str:
-        """The user of a message of PLAIN (RFC 4616), whose password is right."""
+        """Check a message of PLAIN (RFC 4616), and return its user."""
         try:
             authorized, user, password = data.decode("utf-8").split("\0")
         except ValueError:
@@ -276,7 +278,7 @@ class Sasl:
         credentials = list(self._users.get(user, {}).values())
         if not credentials:
             raise _LoginError("there is no such user", user)
-        check = partial(credentials[0].is_of, password)
+        check = partial(credentials[0].matches, password)
         if not await asyncio.get_running_loop().run_in_executor(None, check):  # It takes milliseconds, on purpose.
             raise _LoginError("wrong password", user)
         return user
@@ -299,7 +301,7 @@ class _Scram:
         return credential.salt, credential.stored_key, credential.server_key, credential.iterations
 
     def answer(self, data: bytes) -> tuple[str | None, bytes]:
-        """The answer to a message of the client; after its last one also its name."""
+        """Answer a message of the client; with its last one, return its user too."""
         server = self._server
         try:
             message = data.decode("utf-8")
@@ -314,10 +316,15 @@ class _Scram:
 
 
 def _log_failure(client: Client, mechanism: str, error: _LoginError) -> None:
-    """``user`` is the last field: what a client calls itself cannot pass for the others."""
-    extra = {"client": client.host, "mechanism": mechanism, "reason": error.reason, "user": error.user[:_LOGGED]}
+    """Log a failure; ``user`` is the last field, so that a user's name cannot imitate other fields."""
+    extra = {
+        "client": client.host,
+        "mechanism": mechanism,
+        "reason": error.reason,
+        "user": error.user[:_MAX_LOGGED_CHARS],
+    }
     _LOG.warning("a client failed to authenticate", extra=extra)
 
 
-def _failed(code: ErrorCode, message: str) -> Fields:
+def _failure_fields(code: ErrorCode, message: str) -> Fields:
     return {"error_code": code, "error_message": message, "auth_bytes": b""}

@@ -26,21 +26,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnstore.gateway.apis import VERSIONS, Api
-from txnstore.gateway.budget import Budget, Held, Room
+from txnstore.gateway.budget import Budget, Reservation, Room
 from txnstore.gateway.errors import code_of, message_of
-from txnstore.gateway.failures import failed_fields, tells_failure
-from txnstore.gateway.frames import START_SIZE, Frame, MalformedRequestError, Start, checked_frame, read_start
+from txnstore.gateway.failures import can_report_failure, failure_fields
+from txnstore.gateway.frames import START_SIZE, Frame, MalformedRequestError, Start, check_frame, read_start
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.stream import AHEAD, CHUNK, Stream
-from txnstore.gateway.wire import PREFIX, Request, read_request, value, write_response
+from txnstore.gateway.wire import PREFIX, Request, field_value, read_request, write_response
 
 _LOG = limited_logger(__name__)
 
 Fields = Mapping[str, Any]
 #: Makes the fields of a large response, in a thread.
 Built = Callable[[], Fields]
-#: Handles a request: the fields of its response; None: it has none; what builds them, if they are so many that the
-#: event loop would stand still; or an awaitable of fields or None, for a request that has begun and whose successors
+#: Handles a request: the fields of its response; None: it has none; a callable that builds so many of them that it
+#: must run in a thread; or an awaitable of fields or None, for a request that has begun and whose successors
 #: may begin.
 Handler = Callable[[Request, "Client"], Awaitable["Fields | Built | Awaitable[Fields | None] | None"]]
 
@@ -52,7 +52,7 @@ MAX_OTHER_BYTES = 2 << 20
 MAX_UNAUTHENTICATED_BYTES = 128 << 10
 #: Seconds within which the next :data:`~txnstore.gateway.stream.CHUNK` of a request must follow.
 READ_TIMEOUT = 30.0
-#: Seconds after which a client is looked at that sends or takes too little while others wait for its bytes.
+#: Seconds between two checks of a client that sends or takes too little while others wait for its bytes.
 STEP = 2.0
 #: Seconds within which a request must arrive that is received beyond the budget while others wait.
 PREFERRED_TIME = 10.0
@@ -64,13 +64,13 @@ AUTHENTICATION_TIME = 60.0
 MAX_UNANSWERED = 64
 #: The memory that the values of a request may take without being counted: those of most requests, while they wait.
 _UNCOUNTED = 64 << 10
-#: What belongs to a transaction, beside batches, or ends those before it.
-_OF_TRANSACTIONS = {
+#: The requests, besides batches, that belong to a transaction, or end earlier ones.
+_TRANSACTION_APIS = {
     Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN
 }  # fmt: skip
-#: What a process that was suspended answers all the same: reads, which are true at some time after they were asked for,
-#: and what members of groups say, since what is stored of a group that another gateway leads is refused by the chain.
-_HARMLESS = {
+#: The requests that a process answers even if it was suspended: reads, which are right for some time after the request,
+#: and those of members of groups, since the chain refuses changes of a group that another gateway leads.
+_SAFE_AFTER_SUSPENSION = {
     Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.METADATA, Api.FETCH, Api.LIST_OFFSETS,
     Api.OFFSET_FETCH, Api.OFFSET_FOR_LEADER_EPOCH, Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT,
     Api.CONSUMER_GROUP_HEARTBEAT, Api.DESCRIBE_GROUPS, Api.CONSUMER_GROUP_DESCRIBE, Api.LIST_GROUPS, Api.DESCRIBE_ACLS,
@@ -78,7 +78,7 @@ _HARMLESS = {
     Api.DESCRIBE_TRANSACTIONS, Api.LIST_TRANSACTIONS, Api.LIST_PARTITION_REASSIGNMENTS, Api.LIST_CONFIG_RESOURCES,
     Api.DESCRIBE_TOPIC_PARTITIONS,
 }  # fmt: skip
-#: What a client may ask before it has authenticated.
+#: The requests that a client may send before it has authenticated.
 _BEFORE_AUTHENTICATION = {Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 #: Seconds for which a client may take none of its responses; and while other clients wait for room for theirs.
 WRITE_TIMEOUT, SHORT_WRITE_TIMEOUT = 60.0, 4.0
@@ -88,7 +88,9 @@ _LINGER = 1.0
 _TLS_TIMEOUT = 10.0
 #: Seconds between two looks at the clock, and the least between them that shows that the process was suspended. Clients
 #: wait longer for an answer before they ask another gateway.
-_LOOK, _SUSPENDED = 0.5, 2.5
+_CLOCK_INTERVAL, _SUSPENSION = 0.5, 2.5
+#: More bytes than any connection receives.
+_ALL_BYTES = 1 << 62
 #: Seconds of silence after which a connection is probed, between probes, and the probes that may fail.
 _PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
@@ -108,7 +110,7 @@ class Client:
     Attributes:
         host: Its address.
         authenticated: Whether it may send other requests than those by which it authenticates.
-        principal: Who it is; None: clients do not authenticate here, and the gateway asks for what its clients do.
+        principal: Its principal; None: clients do not authenticate, and the gateway's principal applies.
         sasl: The state of its authentication.
         software: The name of its software; empty until it says it (KIP-511).
         room: What responses may take of the memory.
@@ -124,7 +126,7 @@ class Client:
 
 @dataclass(slots=True)
 class Traffic:
-    """What the listener counts since its start.
+    """The counts of the listener since its start.
 
     Attributes:
         connections: The connections that are open.
@@ -171,9 +173,9 @@ class Server:
         self._scratch = memoryview(bytearray(CHUNK))
         self._connections: dict[asyncio.Task[None], _Connection] = {}
         self._server: asyncio.Server | None = None
-        #: When this process last looked at the clock of the loop, the processor time that it had used, its next look.
-        self._looked_at = self._used = 0.0
-        self._next_look: asyncio.TimerHandle | None = None
+        #: When this process last checked the clock of the loop, its processor time then, and the next check.
+        self._checked_at = self._processor_time = 0.0
+        self._next_clock_check: asyncio.TimerHandle | None = None
         self.is_draining = False
         self.budget, self.room = Budget(), Room()
         self.traffic = Traffic()
@@ -191,20 +193,20 @@ class Server:
             ssl_handshake_timeout=_TLS_TIMEOUT if tls is not None else None,
             ssl_shutdown_timeout=_TLS_TIMEOUT if tls is not None else None,
         )
-        self._looked_at, self._used = loop.time(), time.process_time()
-        self._next_look = loop.call_later(_LOOK, self._look, loop)
+        self._checked_at, self._processor_time = loop.time(), time.process_time()
+        self._next_clock_check = loop.call_later(_CLOCK_INTERVAL, self._check_clock, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give up the changes that were asked for before this process woke, if it was suspended or its loop stood.
+    def _check_clock(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give up changes requested before this process woke, if it was suspended or its loop was blocked.
 
         The loop calls this before anything continues that waited for bytes, or for the storage. What has arrived
         meanwhile is read by then, or, if the wait for it was interrupted, in the next turn of the loop, before a timer.
         """
-        seconds, used = loop.time() - self._looked_at, time.process_time() - self._used
-        if seconds > _SUSPENDED:
+        seconds, used = loop.time() - self._checked_at, time.process_time() - self._processor_time
+        if seconds > _SUSPENSION:
             changing = [task for task, connection in self._connections.items() if connection.is_changing]
             extra = {"connections": len(self._connections), "closed": len(changing), "ms": int(seconds * 1000)}
-            if used > _LOOK:  # More than before it was suspended.
+            if used > _CLOCK_INTERVAL:  # It was busy: a suspended process uses no processor time.
                 _LOG.warning("giving up what changes the store: the event loop of the gateway stood still", extra=extra)
             else:
                 _LOG.warning("giving up what changes the store: the gateway was suspended", extra=extra)
@@ -212,15 +214,15 @@ class Server:
             for task in changing:
                 task.cancel()
             for connection in self._connections.values():
-                connection.woke()
-            loop.call_later(0, self._all_read, list(self._connections.values()))
-        self._looked_at, self._used = loop.time(), time.process_time()
-        self._next_look = loop.call_later(_LOOK, self._look, loop)
+                connection.mark_suspended()
+            loop.call_later(0, self._on_all_read, list(self._connections.values()))
+        self._checked_at, self._processor_time = loop.time(), time.process_time()
+        self._next_clock_check = loop.call_later(_CLOCK_INTERVAL, self._check_clock, loop)
 
-    def _all_read(self, connections: list[_Connection]) -> None:
-        """What arrived before the process woke has been read: what arrives from now on came after it."""
+    def _on_all_read(self, connections: list[_Connection]) -> None:
+        """End the suspension for connections that have read all bytes from before the process woke."""
         for connection in connections:
-            connection.read_all()
+            connection.end_suspension()
 
     async def close(self, grace: float) -> bool:
         """Take no more requests, answer those that have arrived, and close all connections.
@@ -232,8 +234,8 @@ class Server:
             Whether all have ended.
         """
         self.is_draining = True
-        if self._next_look is not None:
-            self._next_look.cancel()
+        if self._next_clock_check is not None:
+            self._next_clock_check.cancel()
         if self._server is not None:
             self._server.close()
         for connection in self._connections.values():
@@ -297,10 +299,10 @@ class Server:
     # For connections --------------------------------------------------------------------------------------------------
 
     def check_start(self, start: Start, size: int, client: Client) -> None:
-        """Check what the beginning of a request tells, before the rest of it is read.
+        """Check the first fields of a request before the rest of it is read.
 
         Raises:
-            MalformedRequestError: It is of an API or a version that was not offered, or too large.
+            MalformedRequestError: The API or version was not offered, or the request is too large.
         """
         if start.api not in self._handlers:
             raise MalformedRequestError(f"a request of API {start.api}, which this gateway does not have")
@@ -317,7 +319,7 @@ class Server:
             raise MalformedRequestError(f"a request of {api.name} of {size} bytes; the largest has {most}")
 
     def check(self, data: bytes, start: Start) -> Frame | None:
-        """The frame of a request; None if it is of a version of ApiVersions that the gateway does not know.
+        """Count a request, and check its frame; None if it is of an unknown version of ApiVersions.
 
         Raises:
             MalformedRequestError: It is none.
@@ -326,18 +328,18 @@ class Server:
         self.traffic.requests[Api(start.api).name] += 1
         if start.api == Api.API_VERSIONS and start.version > VERSIONS[Api.API_VERSIONS].last:
             return None
-        return checked_frame(data)
+        return check_frame(data)
 
     def handler(self, api: int) -> Handler:
         """The handler of an API."""
         return self._handlers[Api(api)]
 
     def encode(self, start: Start | Request, fields: Fields) -> bytes:
-        """The bytes of a response, whose codes are counted."""
+        """Encode a response, and count its error codes."""
         return write_response(start.api, start.version, start.correlation_id, fields, self.traffic.errors)
 
     async def encode_in_thread(self, request: Request, build: Built) -> bytes:
-        """The bytes of a large response, whose fields are built in a thread, too."""
+        """Build and encode a large response in a thread."""
         errors = Counter[str]()
 
         def encode() -> bytes:
@@ -348,19 +350,19 @@ class Server:
         return response
 
     def unknown_version(self, start: Start) -> bytes:
-        """The response to a version of ApiVersions that the gateway does not know: of version 0 (KIP-511)."""
+        """Encode the response to an unknown version of ApiVersions: in version 0 (KIP-511)."""
         return self.encode(Start(start.api, 0, start.correlation_id), self._versions_response())
 
     def failure(self, request: Request, error: Exception) -> bytes:
-        """The response to a request whose handler has failed.
+        """Encode the response to a request whose handler has failed.
 
         Raises:
-            Exception: The error, if no response can tell it: the connection is closed then.
+            Exception: The error, if no response can report it: the connection is closed then.
         """
-        if not tells_failure(request):
+        if not can_report_failure(request):
             raise error
         code = code_of(error, Api(request.api), request.version)
-        return self.encode(request, failed_fields(request, {"error_code": code, "error_message": message_of(error)}))
+        return self.encode(request, failure_fields(request, {"error_code": code, "error_message": message_of(error)}))
 
 
 class _Connection:
@@ -368,17 +370,17 @@ class _Connection:
 
     def __init__(self, server: Server, stream: Stream, client: Client) -> None:
         self._server, self._stream, self._client = server, stream, client
-        #: The responses of Produce requests in the order of these, and who sends them; None: all are sent.
+        #: The responses of Produce requests in order, and the task that sends them; None: all are sent.
         self._unsent: deque[asyncio.Task[bytes | None]] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(MAX_UNANSWERED)
-        #: The task that serves the connection, and why the sender ended it.
+        #: The task that serves the connection, and the error by which the sender ended it.
         self._serving: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         #: The fetch under way, which ends with the connection.
         self._fetch: asyncio.Task[bytes | None] | None = None
         #: Whether nothing more arrives.
-        self._is_over = False
+        self._input_has_ended = False
         #: Whether no more responses are sent.
         self._is_closed = False
         #: Whether a part of the next request has arrived.
@@ -387,7 +389,7 @@ class _Connection:
         self._api: int | None = None
         #: The bytes of responses that are not sent, which count in the room.
         self._unsent_bytes = 0
-        stream.ended = self._ended
+        stream.on_end = self._stream_ended
 
     async def serve(self) -> None:
         """Read and start requests until the client closes the connection."""
@@ -407,63 +409,63 @@ class _Connection:
             _LOG.info(
                 "a client has closed its connection in the middle of a request", extra={"client": self._client.host}
             )
-        await self._all_sent()
+        await self._wait_until_sent()
 
     async def _serve_next(self) -> None:
         await self._slots.acquire()
-        held = self._server.budget.hold()
+        reservation = self._server.budget.new_reservation()
         try:
-            start, request = await self._read_request(held)
-            if request is not None and self._stream.is_given_up and _is_of_transaction(request):
+            start, request = await self._read_request(reservation)
+            if request is not None and self._stream.client_closed and _is_of_transaction(request):
                 raise ConnectionResetError("a request of a transaction was given up before it was begun")
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
                 later = await self._server.handler(request.api)(request, self._client)
-                self._send_later(asyncio.get_running_loop().create_task(self._response(request, later)), held)
-                held = self._server.budget.hold()  # Its bytes are those of the task now.
+                self._send_later(asyncio.get_running_loop().create_task(self._response(request, later)), reservation)
+                reservation = self._server.budget.new_reservation()  # Its bytes are those of the task now.
                 return
-            await self._all_sent()
-            await self._client.room.wait(2)  # A fetch waits on its own: it knows when it reads.
-            unknown = None if request is not None else self._counted(self._server.unknown_version(start))
+            await self._wait_until_sent()
+            await self._client.room.wait(2)  # Twice the size: a fetch waits itself, before it reads.
+            unknown = None if request is not None else self._count(self._server.unknown_version(start))
             await self._send(unknown if request is None else await self._handle(request))
             self._slots.release()
         finally:
             self._api = None
-            held.release()
+            reservation.release()
 
     @property
     def is_changing(self) -> bool:
-        """Whether a request is read or carried out that may change something. Staged batches are still committed."""
-        return self._is_reading if self._api is None else self._api not in _HARMLESS
+        """Whether a request under way may change something. Staged batches are still committed."""
+        return self._is_reading if self._api is None else self._api not in _SAFE_AFTER_SUSPENSION
 
-    def woke(self) -> None:
-        """The process was suspended: no change is carried out that was asked for before :meth:`read_all`."""
-        self._stream.mark_stale(1 << 62)
+    def mark_suspended(self) -> None:
+        """Refuse changes that were requested before :meth:`end_suspension`: the process was suspended."""
+        self._stream.mark_stale(_ALL_BYTES)
 
-    def read_all(self) -> None:
-        """All that arrived before the process woke is in the buffer, unless the client sends more than that holds."""
+    def end_suspension(self) -> None:
+        """Accept changes that arrive from now on; buffered bytes stay marked, unless more may be waiting."""
         if not (self._is_reading or self._stream.is_full):
             self._stream.mark_stale(self._stream.buffered)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
-    async def _read_request(self, held: Held) -> tuple[Start, Request | None]:
-        """The next request, once there is room for its values; None if it is of an unknown version of ApiVersions.
+    async def _read_request(self, reservation: Reservation) -> tuple[Start, Request | None]:
+        """Read the next request when there is room for its values; None if it is of an unknown version of ApiVersions.
 
         Raises:
             MalformedRequestError: It is none.
         """
-        start, data = await self._read_frame(held)
+        start, data = await self._read_frame(reservation)
         self._is_reading = False
         frame = self._server.check(data, start)
         if frame is None:
             return start, None
         if frame.decoded_size > _UNCOUNTED:
-            await held.add(frame.decoded_size)
+            await reservation.add(frame.decoded_size)
         return start, read_request(frame)
 
-    async def _read_frame(self, held: Held) -> tuple[Start, bytes]:
-        """The next request.
+    async def _read_frame(self, reservation: Reservation) -> tuple[Start, bytes]:
+        """Read the first fields and all bytes of the next request.
 
         Raises:
             MalformedRequestError: Its length, API or version is not possible.
@@ -475,25 +477,25 @@ class _Connection:
         self._is_reading, is_stale = True, self._stream.was_stale
         if not START_SIZE <= size <= MAX_REQUEST_BYTES:
             raise MalformedRequestError(f"a request of {size} bytes; the largest has {MAX_REQUEST_BYTES}")
-        first = await self._read(min(size, AHEAD), held)  # Small requests are in memory whatever else is.
+        first = await self._read(min(size, AHEAD), reservation)  # Not counted: small requests never wait.
         start = read_start(first)
         self._server.check_start(start, size, self._client)
         self._api = start.api
-        if is_stale and start.api not in _HARMLESS:
+        if is_stale and start.api not in _SAFE_AFTER_SUSPENSION:
             raise SuspendedError
         if size > AHEAD or start.api == Api.PRODUCE:
-            await held.add(len(first))
+            await reservation.add(len(first))
         if size == len(first):
             return start, first
         chunks, rest = [first], size - len(first)
         clock, preferred_at = asyncio.get_running_loop().time, None
         while rest:
-            if held.exceeds_share:
+            if reservation.exceeds_share:
                 preferred_at = preferred_at or clock()
                 if clock() - preferred_at > PREFERRED_TIME:
                     raise SlowClientError(f"others wait while it sends a request of {size} bytes")
-            chunk = await self._read(min(rest, CHUNK), held)
-            await held.add(len(chunk))
+            chunk = await self._read(min(rest, CHUNK), reservation)
+            await reservation.add(len(chunk))
             chunks.append(chunk)
             rest -= len(chunk)
         return start, b"".join(chunks)
@@ -507,7 +509,7 @@ class _Connection:
         except TimeoutError:
             raise ConnectionResetError("the connection is idle") from None
 
-    async def _read(self, size: int, held: Held) -> bytes:
+    async def _read(self, size: int, reservation: Reservation) -> bytes:
         if self._stream.has(size):
             return await self._stream.read(size)
         waited = 0.0
@@ -517,7 +519,7 @@ class _Connection:
                     return await self._stream.read(size)
             except TimeoutError:
                 waited += STEP
-                if waited >= READ_TIMEOUT or held.exceeds_share:
+                if waited >= READ_TIMEOUT or reservation.exceeds_share:
                     raise SlowClientError(f"it has not sent {size} bytes of a request in {waited:.0f} s") from None
 
     # Requests ---------------------------------------------------------------------------------------------------------
@@ -526,15 +528,15 @@ class _Connection:
         if request.api != Api.FETCH:
             return await self._response(request, None)
         if self._stream.has_ended:
-            self._leave_out()
+            self._drop_responses()
             return None
         self._fetch = asyncio.get_running_loop().create_task(self._response(request, None))
         try:
             await asyncio.wait({self._fetch})
             if not self._fetch.cancelled():
                 return self._fetch.result()
-            if self._is_over:
-                self._leave_out()
+            if self._input_has_ended:
+                self._drop_responses()
                 return None
             raise ConnectionAbortedError("a fetch was given up")
         finally:
@@ -542,49 +544,50 @@ class _Connection:
             self._fetch = None
 
     async def _response(
-        self, request: Request, later: Fields | Built | Awaitable[Fields | None] | None
+        self, request: Request, result: Fields | Built | Awaitable[Fields | None] | None
     ) -> bytes | None:
-        """The bytes of a response, or of an error: of a request whose handler has begun it, or is to be called."""
+        """Return the bytes of a response, or of an error; for Produce, ``result`` is that of its handler."""
         try:
             if request.api != Api.PRODUCE:
-                later = await self._server.handler(request.api)(request, self._client)
-            if callable(later):
-                return self._counted(await self._server.encode_in_thread(request, later))
-            fields = later if later is None or isinstance(later, Mapping) else await later
-            return None if fields is None else self._counted(self._server.encode(request, fields))
+                result = await self._server.handler(request.api)(request, self._client)
+            if callable(result):
+                return self._count(await self._server.encode_in_thread(request, result))
+            fields = result if result is None or isinstance(result, Mapping) else await result
+            return None if fields is None else self._count(self._server.encode(request, fields))
         except ConnectionAbortedError:
             raise
         except Exception as error:  # noqa: BLE001 - Its client gets the code.
-            return self._counted(self._server.failure(request, error))
+            return self._count(self._server.failure(request, error))
 
-    def _leave_out(self) -> None:
-        """End a fetch without a response, and send no later one: its client would take it for that of the fetch."""
+    def _drop_responses(self) -> None:
+        """Send no more responses: after a fetch that ended without one, a client would take the next one for it."""
         self._is_closed = True
 
-    def _counted(self, response: bytes) -> bytes:
+    def _count(self, response: bytes) -> bytes:
+        """Count the bytes of a response as unsent, and return it."""
         if self._is_closed:
-            return response  # It is not sent.
+            return response  # It will not be sent.
         self._unsent_bytes += len(response)
         self._client.room.add(len(response))
         return response
 
-    def _ended(self) -> None:
-        self._is_over = True
+    def _stream_ended(self) -> None:
+        self._input_has_ended = True
         if self._fetch is not None:
             self._fetch.cancel()
 
     def drain(self) -> None:
-        """Take no more requests; what has arrived is answered, but for a fetch, which may wait for records."""
+        """Take no more requests; those that have arrived are answered, but for a fetch, which may wait for records."""
         self._stream.stop_reading()
 
     # Responses --------------------------------------------------------------------------------------------------------
 
-    def _send_later(self, response: asyncio.Task[bytes | None], held: Held) -> None:
-        response.add_done_callback(lambda _: held.release())
+    def _send_later(self, response: asyncio.Task[bytes | None], reservation: Reservation) -> None:
+        response.add_done_callback(lambda _: reservation.release())
         self._unsent.append(response)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send_all())
-            self._sender.add_done_callback(self._sender_ended)
+            self._sender.add_done_callback(self._on_sender_end)
 
     async def _send_all(self) -> None:
         while self._unsent:
@@ -594,19 +597,19 @@ class _Connection:
             self._unsent.popleft()
             self._slots.release()
 
-    def _sender_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_sender_end(self, task: asyncio.Task[None]) -> None:
         self._sender = None
         if task.cancelled():
             self._failure = ConnectionResetError("a request was given up")
         elif (error := task.exception()) is not None:
             self._failure = error
-        elif self._unsent:  # One has come since the sender looked.
+        elif self._unsent:  # A response was added after the sender had ended.
             self._sender = asyncio.get_running_loop().create_task(self._send_all())
-            self._sender.add_done_callback(self._sender_ended)
+            self._sender.add_done_callback(self._on_sender_end)
         if self._failure is not None and self._serving is not None:
             self._serving.cancel()
 
-    async def _all_sent(self) -> None:
+    async def _wait_until_sent(self) -> None:
         while self._sender is not None:
             await asyncio.wait({self._sender})
         if self._failure is not None:
@@ -624,32 +627,32 @@ class _Connection:
         self._client.room.remove(len(response))
 
     def _is_slow(self, waited: float) -> bool:
-        return waited >= (SHORT_WRITE_TIMEOUT if self._client.room.is_short else WRITE_TIMEOUT)
+        return waited >= (SHORT_WRITE_TIMEOUT if self._client.room.has_waiters else WRITE_TIMEOUT)
 
     async def end(self, *, at_once: bool) -> None:
-        """Close the connection. Its requests run to their ends, and their bytes count as long as they are in memory."""
+        """Close the connection. Its requests run on, and their bytes count as long as they are in memory."""
         self._is_closed = True
         if self._sender is not None:
-            self._sender.remove_done_callback(self._sender_ended)
+            self._sender.remove_done_callback(self._on_sender_end)
             self._sender.cancel()
         for response in self._unsent:
-            if self._server.is_draining:  # Its time has passed.
+            if self._server.is_draining:  # The grace period has passed.
                 response.cancel()
-            response.add_done_callback(_retrieve)
+            response.add_done_callback(_log_late_error)
         self._client.room.remove(self._unsent_bytes)
         with suppress(asyncio.CancelledError):
             await self._stream.close(linger=0 if at_once else _LINGER)
 
 
 def _is_of_transaction(request: Request) -> bool:
-    """Whether a request is of a transaction, or ends those before it. Who has given it up repeats it, or aborts."""
-    return request.api in _OF_TRANSACTIONS or (
-        request.api == Api.PRODUCE and value(request.body, "transactional_id") is not None
+    """Whether a request is of a transaction, or ends earlier ones: a client that gave it up repeats it, or aborts."""
+    return request.api in _TRANSACTION_APIS or (
+        request.api == Api.PRODUCE and field_value(request.body, "transactional_id") is not None
     )
 
 
-def _retrieve(task: asyncio.Task[bytes | None]) -> None:
-    """Retrieve the error of a request whose connection was closed."""
+def _log_late_error(task: asyncio.Task[bytes | None]) -> None:
+    """Log the error of a request whose connection was closed."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.debug("a request failed after its connection", exc_info=error, extra={"error": repr(error)})
 

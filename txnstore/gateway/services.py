@@ -1,4 +1,4 @@
-"""What the handlers of a gateway share."""
+"""The services that all handlers of a gateway share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEADER_EPOCH = 0
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the handlers share.
+    """The services that handlers share.
 
     Attributes:
         threads: Runs what waits for the storage, and conversions that take long.
@@ -52,30 +52,29 @@ class Services:
     peers: Peers
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """Run what waits for the storage, or computes for long, outside the event loop."""
+        """Run a call that waits for the storage, or computes for long, outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
     async def view_with(self, is_enough: Callable[[View], bool]) -> View:
-        """The known view if it is enough, else the view at the heads of the chains."""
+        """Return the known view if it is enough, else the view at the heads of the chains."""
         view = self.freshness.view
         return view if is_enough(view) else await self.freshness.since_request()
 
     async def find(self, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
-        """The topic of a name, or of an id where the name is None; read at the head if it is not known.
+        """Return the topic of a name, or of an id if the name is None; read at the heads if it is not known.
 
         Raises:
             RefusedError: There is none, or it has no such partition.
         """
         try:
-            return _found(self.freshness.view, name, topic_id, partition)
+            return _topic_in(self.freshness.view, name, topic_id, partition)
         except RefusedError:
-            return _found(await self.freshness.since_request(), name, topic_id, partition)
+            return _topic_in(await self.freshness.since_request(), name, topic_id, partition)
 
     async def read_rules(self) -> None:
-        """Read the rules of the store, if it checks rights and they were read a second ago; one GET.
+        """Read the rules of the store if it checks rights, and they were last read a second ago; one GET.
 
-        The chains check each command by the newest rules. What a client reads, and what it is refused early, is checked
-        by these.
+        The chains check each command by the newest rules. Reads, and checks before a command, use these rules.
         """
         if self.connection.chain.state.authorization.mode != "off":
             await self.freshness.recent()
@@ -97,11 +96,11 @@ class Services:
         return True
 
     def principal(self, client: Client) -> str:
-        """Who the client of a connection is; without authentication, who the gateway is."""
+        """The principal of a connection; without authentication that of the gateway."""
         return client.principal or self.connection.principal
 
 
-def _found(view: View, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
+def _topic_in(view: View, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
     topic = topic_by_id(view, topic_id) if name is None else view.topics.get(name)
     if topic is None or not 0 <= partition < topic.partitions:
         msg = f"there is no partition {partition} of {name or topic_id!r}"
@@ -110,7 +109,7 @@ def _found(view: View, name: str | None, topic_id: UUID | None, partition: int) 
 
 
 def newest_version(view: View, topic: CatalogTopic) -> CatalogTopic:
-    """The version of a topic in a view, for records that were sent to this one.
+    """The version of a topic in a view, for records that were sent to this version.
 
     Raises:
         UnknownTopicOrPartitionError: It was deleted, also if another topic has its name now.
@@ -133,14 +132,14 @@ def topic_by_id(view: View, topic_id: UUID | None) -> CatalogTopic:
     Raises:
         RefusedError: There is none.
     """
-    topic = _by_id(_Catalog(view.topics)).get(topic_id)
+    topic = _topics_by_id(_CatalogKey(view.topics)).get(topic_id)
     if topic is None:
         raise RefusedError(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")
     return topic
 
 
-class _Catalog:
-    """The topics by name, compared as the object that they are: it never changes."""
+class _CatalogKey:
+    """The topics by name as a cache key, compared by identity: the mapping never changes."""
 
     __slots__ = ("topics",)
 
@@ -151,20 +150,20 @@ class _Catalog:
         return id(self.topics)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Catalog) and other.topics is self.topics
+        return isinstance(other, _CatalogKey) and other.topics is self.topics
 
 
 @lru_cache(maxsize=4)
-def _by_id(catalog: _Catalog) -> dict[UUID | None, CatalogTopic]:
-    """The topics by id: a Fetch names thousands."""
+def _topics_by_id(catalog: _CatalogKey) -> dict[UUID | None, CatalogTopic]:
+    """The topics by id, kept because a Fetch may name thousands."""
     return {topic_uuid(topic): topic for topic in catalog.topics.values()}
 
 
 def check_leader_epoch(current: int) -> None:
-    """Check the epoch of the leader that a client knows: clients see one leader of a partition, which never changes.
+    """Check the leader epoch that a client knows: each partition has one, which never changes.
 
     Raises:
-        RefusedError: It is an epoch of the future (UNKNOWN_LEADER_EPOCH).
+        RefusedError: The epoch is a later one (UNKNOWN_LEADER_EPOCH).
     """
     if current > LEADER_EPOCH:
         raise RefusedError(ErrorCode.unknown_leader_epoch, f"there is no leader epoch {current} yet")

@@ -36,7 +36,7 @@ class Sessions:
         self._commits = commits
 
     async def identity(self, client: ProducerIdentity) -> ProducerIdentity:
-        """The identity of the transaction that the request under way is for, as far as was known when it arrived.
+        """Return the identity of the transaction of the request under way, as it was known when the request arrived.
 
         While this gateway looks at the heads for a client that it does not know, the client may give up the request,
         and begin the next transaction. So of what the look finds, only the first transaction of the session counts,
@@ -48,20 +48,20 @@ class Sessions:
             ProducerFencedError: The epoch is not the client's any more.
             InvalidPidMappingError: The transactional id never had this producer id.
         """
-        known = _known(identity_in, self._freshness.view_at_arrival, client)
+        known = _identity_or_none(identity_in, self._freshness.view_at_arrival, client)
         if known is not None:
             return known
-        newest = await self._newest(client)
+        newest = await self._identity_at_heads(client)
         if newest != client:
             raise EndedMeanwhileError(f"{newest} was not known when this request arrived")
         return newest
 
-    async def _newest(self, client: ProducerIdentity) -> ProducerIdentity:
-        """The identity of the open or next transaction of a client, at the heads of the chains; raises as that."""
+    async def _identity_at_heads(self, client: ProducerIdentity) -> ProducerIdentity:
+        """Return the identity of a client's open or next transaction at the heads; raises as :func:`identity_in`."""
         return identity_in(await self._freshness.head(), client)
 
     async def commit(
-        self, client: ProducerIdentity, make: Callable[[ProducerIdentity], Command], principal: str | None
+        self, client: ProducerIdentity, command_with: Callable[[ProducerIdentity], Command], principal: str | None
     ) -> Any:
         """Commit a command of a client; returns its answer.
 
@@ -72,7 +72,7 @@ class Sessions:
         """
         identity = await self.identity(client)
         try:
-            return await self._commits.submit(make(identity), principal)
+            return await self._commits.submit(command_with(identity), principal)
         except OUTDATED as error:
             await self.check_current(client, identity)
             if isinstance(error, InvalidTxnStateError):
@@ -80,50 +80,50 @@ class Sessions:
             raise
 
     async def check_current(self, client: ProducerIdentity, identity: ProducerIdentity) -> None:
-        """Check that the identity with which a command was refused is still that of the client's transaction.
+        """Check that the identity of a refused command is still that of the client's transaction.
 
-        It is not committed again with another identity: the request may be one that its client has given up, and would
+        The command is not committed again with another identity: its client may have given up the request, which would
         get into the next transaction.
 
         Raises:
             EndedMeanwhileError: It is that of an earlier transaction.
             ProducerFencedError: The epoch is not the client's any more.
         """
-        if await self._newest(client) != identity:
+        if await self._identity_at_heads(client) != identity:
             raise EndedMeanwhileError(f"the transaction of {identity} has ended since this request arrived")
 
     async def end(self, client: ProducerIdentity, outcome: Outcome, principal: str | None) -> Ended:
-        """End the transaction of a client, which keeps its epoch; a repeated end is answered as the first one was.
+        """End the transaction of a client, which keeps its epoch; a repeated end has the answer of the first one.
 
-        With an outdated identity, the end of the open transaction would be taken for the repetition of an earlier one:
-        so it is looked up at the heads. Meanwhile the client may repeat the request at another gateway, and begin the
-        next transaction, which it must not end.
+        With an outdated identity, the end of the open transaction would be taken for the repetition of an earlier one,
+        so the identity is looked up at the heads. Meanwhile the client may repeat the request at another gateway, and
+        begin the next transaction, which it must not end.
 
         Raises:
             EndedMeanwhileError: The transaction is another one than was known when the request arrived: the client
                 repeats the request, if it still waits for it.
             TxnStoreError: The end is refused.
         """
-        arrived = _known(identity_to_end, self._freshness.view_at_arrival, client)
-        await self._check_to_end(client, arrived)
-        assert arrived is not None
+        expected = _identity_or_none(identity_to_end, self._freshness.view_at_arrival, client)
+        await self._check_to_end(client, expected)
+        assert expected is not None
         try:
-            ended: Ended = await self._commits.submit(EndTxn(arrived, outcome, session=True), principal)
+            ended: Ended = await self._commits.submit(EndTxn(expected, outcome, session=True), principal)
         except OUTDATED:
-            await self._check_to_end(client, arrived)
+            await self._check_to_end(client, expected)
             raise
         return ended
 
-    async def _check_to_end(self, client: ProducerIdentity, arrived: ProducerIdentity | None) -> None:
+    async def _check_to_end(self, client: ProducerIdentity, expected: ProducerIdentity | None) -> None:
         newest = identity_to_end(await self._freshness.head(), client)
-        if newest != arrived:
+        if newest != expected:
             raise EndedMeanwhileError(f"{newest} has a transaction that was not known when this request arrived")
 
 
-def _known(
+def _identity_or_none(
     look_up: Callable[[View, ProducerIdentity], ProducerIdentity], view: View, client: ProducerIdentity
 ) -> ProducerIdentity | None:
-    """The identity in a view; None if the view does not have the client, or has it with another epoch."""
+    """The identity in a view; None if the view lacks the client, or has another epoch of it."""
     try:
         return look_up(view, client)
     except OUTDATED:

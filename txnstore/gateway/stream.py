@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-#: The bytes that a read may ask for.
+#: The most bytes that a read may ask for.
 CHUNK = 64 << 10
-#: The bytes that are received before anybody asks for them: what a client that floods the gateway has in its memory.
+#: The bytes that are received before a read asks for them: the memory that a flooding client takes.
 AHEAD = 16 << 10
 #: The bytes that are handed to the transport at a time.
 _SLICE = 256 << 10
@@ -20,96 +20,99 @@ class Stream(asyncio.BufferedProtocol):
     Args:
         scratch: :data:`CHUNK` bytes into which the event loop receives; they are copied before it receives again, so
             all streams of a loop may share them.
-        connected: Called with the stream when the connection is made.
+        on_connect: Called with the stream when the connection is made.
     """
 
-    def __init__(self, scratch: memoryview, connected: Callable[[Stream], None]) -> None:
+    def __init__(self, scratch: memoryview, on_connect: Callable[[Stream], None]) -> None:
         self._scratch = scratch
-        self._connected = connected
+        self._on_connect = on_connect
         self._received = bytearray()
+        #: The bytes that the read under way waits for, and the future that it awaits.
         self._wanted = 0
-        #: The bytes of the buffer that came before the process woke, and whether the last ones that were read did.
+        self._arrival: asyncio.Future[None] | None = None
+        #: The number of buffered bytes that arrived before the process woke, and whether the last read had any of them.
         self._stale = 0
         self.was_stale = False
-        self._arrival: asyncio.Future[None] | None = None
-        self._is_paused = False
-        self._is_blocked = False
+        #: Whether the transport was told to receive nothing: enough is buffered.
+        self._reading_paused = False
+        #: Whether the transport holds as many unsent bytes as it may, and the future of the write that waits for it.
+        self._writing_blocked = False
         self._unblocked: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport
-        #: Nothing more arrives: the client has ended its side, or the connection, or nothing more is to be read.
+        #: Whether nothing more arrives: the client has ended its side, the connection is lost, or reading was stopped.
         self.has_ended = False
-        #: Whether the client has ended it.
-        self.is_given_up = False
+        #: Whether the client has ended its side, or the connection is lost.
+        self.client_closed = False
         #: Called when nothing more arrives.
-        self.ended: Callable[[], None] | None = None
+        self.on_end: Callable[[], None] | None = None
 
     # What the event loop calls ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """Keep the transport, and announce the connection."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=_SLICE, low=CHUNK)
-        self._connected(self)
+        self._on_connect(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to receive: no more than is asked for, or a little ahead of that."""
+        """Return the memory to receive into: as much as a read asks for, or a little ahead of it."""
         return self._scratch[: max(min(max(self._wanted, AHEAD) - len(self._received), CHUNK), 1)]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived."""
+        """Take the bytes that have arrived, and pause when enough are buffered."""
         self._received += self._scratch[:nbytes]
-        if len(self._received) >= max(self._wanted, AHEAD) and not self._is_paused:
-            self._is_paused = True
+        if len(self._received) >= max(self._wanted, AHEAD) and not self._reading_paused:
+            self._reading_paused = True
             self.transport.pause_reading()
         if len(self._received) >= self._wanted:
             _wake(self._arrival)
 
     def eof_received(self) -> bool:
-        """The client has ended its side. It may wait for responses still, except with TLS, which has no such state."""
-        self.is_given_up = True
+        """Note that the client has ended its side; without TLS, which has no such state, it may wait for responses."""
+        self.client_closed = True
         self._end()
         return self.transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection was lost."""
-        self.is_given_up = True
+        """Wake all that wait for the connection."""
+        self.client_closed = True
         self._end()
         _wake(self._unblocked)
         if not self._closed.done():
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        """The client takes less than it gets."""
-        self._is_blocked = True
+        """Block writes: the client takes less than it gets."""
+        self._writing_blocked = True
 
     def resume_writing(self) -> None:
-        """The client has taken most of it."""
-        self._is_blocked = False
+        """Unblock writes: the client has taken most of it."""
+        self._writing_blocked = False
         _wake(self._unblocked)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def has(self, size: int) -> bool:
-        """Whether so many bytes have arrived, or nothing more arrives."""
+        """Whether ``size`` bytes have arrived, or nothing more arrives."""
         return len(self._received) >= size or self.has_ended
 
     @property
     def buffered(self) -> int:
-        """The bytes that have arrived and were not read."""
+        """The number of bytes that have arrived and were not read."""
         return len(self._received)
 
     @property
     def is_full(self) -> bool:
-        """Whether more may have arrived than has been received."""
+        """Whether the transport may hold bytes that were not received yet."""
         return len(self._received) >= AHEAD
 
     def mark_stale(self, size: int) -> None:
-        """The next bytes, so many of them, came before the process woke."""
+        """Mark the next ``size`` bytes as ones that arrived before the process woke."""
         self._stale = size
 
     async def read(self, size: int) -> bytes:
-        """The next bytes, at most :data:`CHUNK`.
+        """Return the next ``size`` bytes, at most :data:`CHUNK`.
 
         Raises:
             asyncio.IncompleteReadError: The client sends fewer.
@@ -132,15 +135,15 @@ class Stream(asyncio.BufferedProtocol):
         return data
 
     def stop_reading(self) -> None:
-        """Take nothing more from the client; what has arrived can be read."""
-        if not self._is_paused and not self.transport.is_closing():
-            self._is_paused = True
+        """Receive nothing more from the client; buffered bytes can still be read."""
+        if not self._reading_paused and not self.transport.is_closing():
+            self._reading_paused = True
             self.transport.pause_reading()
         self._end()
 
     def _resume(self) -> None:
-        if self._is_paused and not self.has_ended and not self.transport.is_closing():
-            self._is_paused = False
+        if self._reading_paused and not self.has_ended and not self.transport.is_closing():
+            self._reading_paused = False
             self.transport.resume_reading()
 
     def _end(self) -> None:
@@ -148,17 +151,17 @@ class Stream(asyncio.BufferedProtocol):
             return
         self.has_ended = True
         _wake(self._arrival)
-        if self.ended is not None:
-            self.ended()
+        if self.on_end is not None:
+            self.on_end()
 
     # Writing ----------------------------------------------------------------------------------------------------------
 
-    async def write(self, data: bytes, step: float, is_over: Callable[[float], bool]) -> None:
+    async def write(self, data: bytes, step: float, gives_up: Callable[[float], bool]) -> None:
         """Send bytes, and wait until the client has taken all but the last of them.
 
         Args:
-            step: Seconds after which ``is_over`` is asked about a client that takes nothing.
-            is_over: Whether to give up a client that has not taken 256 KB for so many seconds.
+            step: Seconds between two calls of ``gives_up`` while the client takes nothing.
+            gives_up: Whether to give up a client that has not taken 256 KB for the passed number of seconds.
 
         Raises:
             TimeoutError: The client is given up.
@@ -170,11 +173,11 @@ class Stream(asyncio.BufferedProtocol):
                 raise ConnectionResetError("the connection is lost")
             self.transport.write(view[at : at + _SLICE])
             waited = 0.0
-            while self._is_blocked and not self._closed.done():
+            while self._writing_blocked and not self._closed.done():
                 self._unblocked = asyncio.get_running_loop().create_future()
                 if not (await asyncio.wait({self._unblocked}, timeout=step))[0]:
                     waited += step
-                    if is_over(waited):
+                    if gives_up(waited):
                         raise TimeoutError(f"the client takes no response for {waited:.0f} s")
 
     async def close(self, *, linger: float) -> None:

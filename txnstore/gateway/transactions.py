@@ -14,10 +14,10 @@ from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
-from txnstore.gateway.groups.offsets import GroupOffsets, committed_topics
+from txnstore.gateway.groups.offsets import GroupOffsets, commit_response_topics
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 
 #: The first version of EndTxn with transactions of version 2: each end returns the next epoch (KIP-890).
 END_TXN_V2 = 5
@@ -33,7 +33,7 @@ class Transactions:
         self._offsets = offsets
 
     def handlers(self) -> dict[Api, Handler]:
-        """The handlers of its APIs."""
+        """The handlers of the APIs of producers and their transactions."""
         return {
             Api.INIT_PRODUCER_ID: self.init,
             Api.ADD_PARTITIONS_TO_TXN: self.add_partitions,
@@ -45,8 +45,8 @@ class Transactions:
     async def init(self, request: Request, client: Client) -> Fields:
         """Grant a producer id and epoch; fence earlier instances of a transactional id."""
         body = request.body
-        expected = (value(body, "producer_id", NO_PRODUCER), value(body, "producer_epoch", NO_PRODUCER))
-        refused = {"producer_id": NO_PRODUCER, "producer_epoch": NO_PRODUCER}
+        expected = (field_value(body, "producer_id", NO_PRODUCER), field_value(body, "producer_epoch", NO_PRODUCER))
+        without_producer = {"producer_id": NO_PRODUCER, "producer_epoch": NO_PRODUCER}
         try:
             if (expected[0] < 0) != (expected[1] < 0):
                 raise RefusedError(ErrorCode.invalid_request, "producer id and epoch must be given together")
@@ -63,7 +63,7 @@ class Transactions:
                 client.principal,
             )
         except (TxnStoreError, RefusedError) as error:
-            return {**refused, "error_code": code_of(error, Api.INIT_PRODUCER_ID, request.version)}
+            return {**without_producer, "error_code": code_of(error, Api.INIT_PRODUCER_ID, request.version)}
         return {
             "error_code": ErrorCode.none,
             "producer_id": identity.producer_id,
@@ -89,7 +89,9 @@ class Transactions:
         if codes:
             codes = {tp: codes.get(tp, ErrorCode.operation_not_attempted) for tp in tps}
         elif partitions:
-            failure = await self._joined(producer, Append(producer, partitions=tuple(partitions)), request, client)
+            failure = await self._add_to_transaction(
+                producer, Append(producer, partitions=tuple(partitions)), request, client
+            )
             codes = dict.fromkeys(tps, failure)
         results = [
             {
@@ -112,26 +114,30 @@ class Transactions:
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.ADD_OFFSETS_TO_TXN, request.version)}
         producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
-        return {"error_code": await self._joined(producer, Append(producer, groups=(body.group_id,)), request, client)}
+        return {
+            "error_code": await self._add_to_transaction(
+                producer, Append(producer, groups=(body.group_id,)), request, client
+            )
+        }
 
     async def commit_offsets(self, request: Request, client: Client) -> Fields:
         """Commit offsets of a group with a transaction."""
         body, api = request.body, Api.TXN_OFFSET_COMMIT
-        parts = await self._offsets.checked(body.topics, body.group_id, api, request.version, client)
-        offsets = tuple(offset for _, offset, _ in parts if offset is not None)
+        checked = await self._offsets.check_offsets(body.topics, body.group_id, api, request.version, client)
+        offsets = tuple(offset for offset, _ in checked if offset is not None)
         failure = ErrorCode.invalid_group_id if body.group_id == "" else None
         if offsets and failure is None:
-            generation, member_id = value(body, "generation_id", -1), value(body, "member_id", "")
-            pending = TxnOffsets(body.group_id, offsets, generation, member_id, value(body, "group_instance_id"))
+            generation, member_id = field_value(body, "generation_id", -1), field_value(body, "member_id", "")
+            pending = TxnOffsets(body.group_id, offsets, generation, member_id, field_value(body, "group_instance_id"))
             producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
             try:
                 self._services.check(client, write_id(body.transactional_id))
                 is_v1 = request.version < TXN_OFFSET_COMMIT_V2
                 append = Append(producer, offsets=(pending,), added_only=is_v1)
-                failure = await self._joined(producer, append, request, client, is_v1=is_v1)
+                failure = await self._add_to_transaction(producer, append, request, client, is_v1=is_v1)
             except TxnStoreError as error:
                 failure = code_of(error, api, request.version)
-        return {"topics": committed_topics(body.topics, parts, failure)}
+        return {"topics": commit_response_topics(body.topics, checked, failure)}
 
     async def end(self, request: Request, client: Client) -> Fields:
         """Commit or abort a transaction."""
@@ -160,10 +166,10 @@ class Transactions:
         ended: Ended = await self._services.commits.submit(EndTxn(producer, outcome), client.principal)
         return ended
 
-    async def _joined(
+    async def _add_to_transaction(
         self, producer: ProducerIdentity, command: Append, request: Request, client: Client, *, is_v1: bool = True
     ) -> ErrorCode:
-        """Add to the transaction of a client."""
+        """Commit a command that adds to the transaction of a client; return the code of its error, or NONE."""
         try:
             if is_v1:
                 await self._services.sessions.commit(

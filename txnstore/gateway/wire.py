@@ -21,9 +21,9 @@ from kio.serial import entity_reader, entity_writer
 
 from txnstore.gateway.frames import Frame, MalformedRequestError
 
-#: The bytes before a frame that give its length.
+#: The length of a frame, which precedes it.
 PREFIX = struct.Struct(">i")
-_CORRELATION = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
@@ -35,7 +35,7 @@ class Request:
         api: The number of its API.
         version: The version of it.
         correlation_id: The number by which the client recognizes the response.
-        client_id: How the client names itself; None if it does not.
+        client_id: The name that the client gives itself; None if it gives none.
         body: The message, a dataclass of kio.
     """
 
@@ -83,16 +83,16 @@ def write_response(
     Args:
         api: The number of the API.
         version: The version of the request.
-        correlation_id: That of the request.
+        correlation_id: The correlation id of the request.
         fields: The fields of the response under kio's names. Those that the version lacks are left out, so one set of
-            fields serves all versions; those that are not given have the default of the protocol.
+            fields serves all versions; missing ones have the default of the protocol.
         errors: Counts the codes of errors in the response by their names.
     """
     make, write, is_flexible = _writers(api, version)
-    codes = _FAILURES.codes = list[ErrorCode]()
+    codes = _ERROR_CODES.codes = list[ErrorCode]()
     buffer = BytesIO()
-    buffer.write(b"\0\0\0\0")
-    buffer.write(_CORRELATION.pack(correlation_id))
+    buffer.write(b"\0\0\0\0")  # The length, known at the end.
+    buffer.write(_CORRELATION_ID.pack(correlation_id))
     if is_flexible:
         buffer.write(b"\0")  # No tagged fields.
     write(buffer, make(fields))
@@ -104,19 +104,20 @@ def write_response(
     return buffer.getvalue()  # Without a copy.
 
 
-class _Failures(threading.local):
-    """The codes of errors in the message that this thread builds."""
+class _ErrorCodes(threading.local):
+    """The error codes in the message that this thread builds."""
 
     codes: list[ErrorCode] = []  # noqa: RUF012 - Each message has a list of its own.
 
 
-_FAILURES = _Failures()
+_ERROR_CODES = _ErrorCodes()
 
 
-def _code(number: int) -> ErrorCode:
+def _record_error_code(number: int) -> ErrorCode:
+    """Convert an error code, and record it as one of the message."""
     code = ErrorCode(number)
     if code is not ErrorCode.none:
-        _FAILURES.codes.append(code)
+        _ERROR_CODES.codes.append(code)
     return code
 
 
@@ -126,8 +127,8 @@ def _writers(api: int, version: int) -> tuple[Callable[[Mapping[str, Any]], Any]
     return partial(build, schema), entity_writer(schema), schema.__header_schema__ is FlexibleHeader
 
 
-def value(message: Any, name: str, default: Any = None) -> Any:
-    """A field of a message, or the default if its version has no such field."""
+def field_value(message: Any, name: str, default: Any = None) -> Any:
+    """The value of a field of a message, or the default if its version has no such field."""
     return getattr(message, name, default)
 
 
@@ -135,33 +136,33 @@ def value(message: Any, name: str, default: Any = None) -> Any:
 
 
 def build(schema: type, fields: Mapping[str, Any]) -> Any:
-    """A message of a class of kio: nested mappings become messages, milliseconds become durations, and so on."""
+    """Build a message of a kio class: nested mappings become messages, milliseconds become durations, and so on."""
     values = {}
     for name, (convert, missing) in _fields_of(schema).items():
         if name in fields:
             values[name] = convert(fields[name])
-        elif missing is not _HAS_DEFAULT:
+        elif missing is not _USES_DEFAULT:
             values[name] = missing
     return schema(**values)
 
 
-_HAS_DEFAULT = object()
+_USES_DEFAULT = object()
 _Convert = Callable[[Any], Any]
 
 
 @lru_cache(maxsize=2048)
 def _fields_of(schema: type) -> dict[str, tuple[_Convert, Any]]:
     hints = typing.get_type_hints(schema)
-    described = {}
+    conversions = {}
     for field in dataclasses.fields(schema):
         convert, missing = _conversion(hints[field.name])
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        described[field.name] = convert, _HAS_DEFAULT if has_default else missing
-    return described
+        conversions[field.name] = convert, _USES_DEFAULT if has_default else missing
+    return conversions
 
 
 def _conversion(hint: Any) -> tuple[_Convert, Any]:
-    """How a value becomes one of this type, and the value that stands for a missing one."""
+    """Return the conversion of a value to this type, and the value that stands for a missing one."""
     arguments = typing.get_args(hint)
     if type(None) in arguments:
         (inner,) = (each for each in arguments if each is not type(None))
@@ -177,12 +178,12 @@ def _conversion(hint: Any) -> tuple[_Convert, Any]:
 
 def _plain_conversion(hint: Any) -> tuple[_Convert, Any]:
     if hint is ErrorCode:
-        return _code, ErrorCode.none
+        return _record_error_code, ErrorCode.none
     name = getattr(hint, "__name__", "")
     if name.endswith("Timedelta"):
         return (lambda milliseconds: milliseconds * _MILLISECOND), dt.timedelta(0)
     if name == "TZAware":
-        return _moment, _moment(0)
+        return _datetime, _datetime(0)
     if hint is str or issubclass(hint, str):
         return str, ""
     if hint is bytes:
@@ -192,5 +193,5 @@ def _plain_conversion(hint: Any) -> tuple[_Convert, Any]:
     return (lambda item: item), 0
 
 
-def _moment(milliseconds: int) -> dt.datetime:
+def _datetime(milliseconds: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(0, dt.UTC) + milliseconds * _MILLISECOND

@@ -94,7 +94,7 @@ class _Peers(Peers):
         nodes = tuple(sorted(node for node in (*self._others, self.own) if node.node_id in live or node == self.own))
         if nodes != self.live:
             self.live = nodes
-            self._changed()
+            self._on_change()
 
 
 class _Bound:

@@ -146,7 +146,7 @@ def test_a_password_is_read_from_a_pipe(cli: Cli, tmp_path: Path) -> None:
     assert (result.status, result.err) == (0, "")
     (tmp_path / "users.toml").write_text(f'[users]\nalice = "{result.out.strip()}"\n')
     credential = read_users(tmp_path / "users.toml")["alice"]["SCRAM-SHA-256"]
-    assert credential.is_of("secret")
+    assert credential.matches("secret")
 
 
 @pytest.mark.parametrize(

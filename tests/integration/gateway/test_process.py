@@ -24,7 +24,7 @@ from tests.helpers.gateway_process import (
     request_frame,
 )
 from txnstore.gateway.apis import Api
-from txnstore.gateway.metrics import SHOWN
+from txnstore.gateway.metrics import FAMILIES
 
 MB = 1 << 20
 START, END = "the gateway listens", "the gateway has ended"
@@ -108,7 +108,7 @@ def test_metrics_show_what_clients_have_done(gateway: GatewayProcess) -> None:
     assert samples[f"txnstore_gateway_hot_hits_total{label}}}"] == 3
     assert samples[f"txnstore_gateway_received_bytes_total{label}}}"] > 300
     assert samples[f"txnstore_commits_total{label}}}"] >= 3  # What the process did to the storage is there, too.
-    assert {f"txnstore_{each.name}" for each in SHOWN if each.label is None} <= {
+    assert {f"txnstore_{each.name}" for each in FAMILIES if each.label is None} <= {
         name.partition("{")[0].removesuffix("_total") for name in samples
     }
 

@@ -178,7 +178,7 @@ def test_connections_closed_that_the_log_leaves_out_are_counted(
     store: txnstore.Store, users_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(store, security=Security(read_users(users_file))) as running:
-        log_omitted(ends=True)
+        log_omitted(take_all=True)
         caplog.clear()
         for _ in range(30):
             with Client(*running.address) as client:

@@ -25,9 +25,9 @@ def test_gateway_takes_over_what_the_one_before_has_stored_last() -> None:
         with socket.create_server(("127.0.0.1", 0)) as bound:
             gateway = Gateway(connection, Properties(), bound)
             before.chain.submit(generation(1, client("a"), expected=-1))
-            gateway._peers_changed()
+            gateway._on_peer_change()
             first = gateway._taking_over
-            gateway._peers_changed()  # Another peer has ended meanwhile.
+            gateway._on_peer_change()  # Another peer has ended meanwhile.
             assert first is not None
             assert gateway._taking_over is not None
             await asyncio.wait({first, gateway._taking_over})

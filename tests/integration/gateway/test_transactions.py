@@ -173,7 +173,7 @@ def _led_by_both(chains: int) -> tuple[list[socket.socket], Peers]:
     while True:
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         nodes = [Node(number, *bound.getsockname()) for number, bound in enumerate(sockets)]
-        peers = Peers(nodes, nodes[0], chains, "store", encrypted=False, changed=lambda: None)
+        peers = Peers(nodes, nodes[0], chains, "store", encrypted=False, on_change=lambda: None)
         peers.live = tuple(nodes)
         if len({peers.leader(chain) for chain in range(chains)}) == 2:
             return sockets, peers

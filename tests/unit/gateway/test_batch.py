@@ -26,9 +26,9 @@ from txnstore.gateway.records.batch import (
     InvalidBatchError,
     InvalidTimestampError,
     UnsupportedCodecError,
+    at_offset,
     check_produced,
     gap_batch,
-    placed,
     read_batches,
     varint,
 )
@@ -124,7 +124,7 @@ def test_the_size_is_that_of_the_batch_as_it_came() -> None:
 
 
 def test_a_batch_is_placed_without_a_new_checksum() -> None:
-    data = placed(check_produced(BATCH, LIMIT), 2**40, leader_epoch=5)
+    data = at_offset(check_produced(BATCH, LIMIT), 2**40, leader_epoch=5)
     assert data[21:] == BATCH[21:]
     (batch,) = read_batches(data)
     assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (2**40, 2**40 + 2, 5)
@@ -134,7 +134,7 @@ def test_a_batch_is_placed_without_a_new_checksum() -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_an_append_time_replaces_all_timestamps(codec: Codec) -> None:
     sent = values_batch([bytes(500), b"b"], codec=codec)
-    data = placed(check_produced(sent, LIMIT), 9, append_time=777)
+    data = at_offset(check_produced(sent, LIMIT), 9, append_time=777)
     assert [record[:2] for record in read_kafka_batch(data)] == [(9, 777), (10, 777)]
     (batch,) = read_batches(data)
     assert (batch.has_append_time, batch.max_timestamp, batch.codec, batch.base_timestamp) == (True, 777, codec, 1_000)
@@ -170,9 +170,9 @@ def test_a_gap_that_no_delta_covers_is_covered_in_part() -> None:
 
 #: Records at 0 and 1, a gap to 6, a record at 7, a gap to 9.
 LOG = (
-    placed(check_produced(values_batch([b"a", b"b"]), LIMIT), 0)
+    at_offset(check_produced(values_batch([b"a", b"b"]), LIMIT), 0)
     + gap_batch(2, 6)
-    + placed(check_produced(values_batch([b"c"]), LIMIT), 7)
+    + at_offset(check_produced(values_batch([b"c"]), LIMIT), 7)
     + gap_batch(8, 9)
 )
 

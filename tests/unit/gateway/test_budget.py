@@ -11,7 +11,7 @@ from txnstore.gateway.budget import Budget, Room
 def test_bytes_count_until_they_are_released() -> None:
     async def scenario() -> None:
         budget = Budget(100)
-        one, two = budget.hold(), budget.hold()
+        one, two = budget.new_reservation(), budget.new_reservation()
         await one.add(60)
         await two.add(40)
         assert (budget.used, budget.preferred) == (100, None)
@@ -29,7 +29,7 @@ def test_parts_of_requests_that_fill_the_budget_do_not_wait_for_each_other() -> 
         budget, ended = Budget(100), list[str]()
 
         async def receive(name: str) -> None:
-            held = budget.hold()
+            held = budget.new_reservation()
             for _ in range(10):
                 await held.add(20)
                 await asyncio.sleep(0)
@@ -37,7 +37,7 @@ def test_parts_of_requests_that_fill_the_budget_do_not_wait_for_each_other() -> 
             held.release()
 
         await asyncio.gather(*(receive(name) for name in "abcdefgh"))
-        assert (budget.used, budget.preferred, budget.is_short) == (0, None, False)
+        assert (budget.used, budget.preferred, budget.has_waiters) == (0, None, False)
         return ended
 
     assert sorted(asyncio.run(scenario())) == list("abcdefgh")
@@ -49,7 +49,7 @@ def test_at_most_one_request_is_in_memory_beyond_the_budget() -> None:
 
         async def receive() -> None:
             nonlocal most
-            held = budget.hold()
+            held = budget.new_reservation()
             try:
                 for _ in range(rng.randrange(1, 40)):
                     await held.add(rng.randrange(1, 64))
@@ -72,7 +72,7 @@ def test_at_most_one_request_is_in_memory_beyond_the_budget() -> None:
 def test_a_request_that_waits_and_is_cancelled_is_passed_over() -> None:
     async def scenario() -> None:
         budget = Budget(10)
-        first, preferred, third, fourth = (budget.hold() for _ in range(4))
+        first, preferred, third, fourth = (budget.new_reservation() for _ in range(4))
         await first.add(10)
         await preferred.add(5)  # Beyond the budget, as nothing else is preferred.
         assert budget.preferred is preferred
@@ -92,7 +92,7 @@ def test_a_request_that_waits_and_is_cancelled_is_passed_over() -> None:
 def test_a_later_request_does_not_overtake_one_that_waits() -> None:
     async def scenario() -> None:
         budget = Budget(10)
-        first, preferred, large, small = (budget.hold() for _ in range(4))
+        first, preferred, large, small = (budget.new_reservation() for _ in range(4))
         await first.add(8)
         await preferred.add(8)
         wait = asyncio.create_task(large.add(8))
@@ -111,11 +111,11 @@ def test_a_later_request_does_not_overtake_one_that_waits() -> None:
 def test_a_fetch_may_read_a_part_of_the_room_that_is_left() -> None:
     async def scenario() -> None:
         room = Room(64 << 20)
-        async with room.granted(50 << 20) as first:
+        async with room.grant(50 << 20) as first:
             assert first == 16 << 20
-            async with room.granted(50 << 20) as second:
+            async with room.grant(50 << 20) as second:
                 assert second == 12 << 20
-                async with room.granted(100) as third:
+                async with room.grant(100) as third:
                     assert third == 100
         assert room.used == 0
 
@@ -128,12 +128,12 @@ def test_fetches_wait_while_the_room_is_used_up() -> None:
         room.add(5 << 20)
 
         async def fetch(number: int) -> None:
-            async with room.granted(1 << 20):
+            async with room.grant(1 << 20):
                 order.append(number)
 
         waits = [asyncio.create_task(fetch(number)) for number in range(3)]
         await asyncio.sleep(0)
-        assert room.is_short
+        assert room.has_waiters
         assert not order
         await room.wait(2)  # Small responses do not wait.
         waits[1].cancel()
@@ -141,7 +141,7 @@ def test_fetches_wait_while_the_room_is_used_up() -> None:
         room.remove(5 << 20)
         await asyncio.gather(*waits, return_exceptions=True)
         assert order == [0, 2]
-        assert (room.used, room.is_short) == (0, False)
+        assert (room.used, room.has_waiters) == (0, False)
 
     asyncio.run(scenario())
 
@@ -154,7 +154,7 @@ def test_a_fetch_that_ends_as_it_is_woken_wakes_the_next_one() -> None:
         room.add(4 << 20)
 
         async def fetch(number: int) -> None:
-            async with room.granted(1 << 20):
+            async with room.grant(1 << 20):
                 order.append(number)
 
         waits = [asyncio.create_task(fetch(number)) for number in range(2)]

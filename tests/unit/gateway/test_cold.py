@@ -22,7 +22,7 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.gateway import cold
 from txnstore.gateway.cold import ColdBatches, Stretch
-from txnstore.gateway.fetch import Fetch, _Asked
+from txnstore.gateway.fetch import Fetch, _RequestedPartition
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.services import Services
 from txnstore.segment import codec
@@ -42,7 +42,7 @@ def store(clock: ManualClock) -> Store:
 class Gateway:
     """The part of a gateway that reads segments."""
 
-    def __init__(self, store: Store, size: int = cold.KEPT_BYTES) -> None:
+    def __init__(self, store: Store, size: int = cold.CACHED_BYTES) -> None:
         self._connection = connection_of(store)
         self._threads = ThreadPoolExecutor(8)
         #: The readings in threads at the same time, now and at most.
@@ -79,7 +79,7 @@ class Gateway:
         return values
 
 
-def run(store: Store, work: Callable[[Gateway], Awaitable[Any]], size: int = cold.KEPT_BYTES) -> Any:
+def run(store: Store, work: Callable[[Gateway], Awaitable[Any]], size: int = cold.CACHED_BYTES) -> Any:
     async def main() -> Any:
         return await work(Gateway(store, size))
 
@@ -233,7 +233,7 @@ def test_a_response_has_each_offset_once(store: Store) -> None:
 def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> None:
     """The topic of the request is that of its arrival; what it returns has the columns of the view that it reads."""
     store.create_topic("typed", schema=pa.schema([("a", pa.int32())]), config={"inline.bytes": 0})
-    asked = _Asked(TopicPartition("typed", 0), connection_of(store).view().topics["typed"], 0, 1 << 20)
+    asked = _RequestedPartition(TopicPartition("typed", 0), connection_of(store).view().topics["typed"], 0, 1 << 20)
     store.alter_topic("typed", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
     with store.producer() as producer:
         producer.send("typed", {"a": 1 << 40, "b": "precious"})
@@ -250,8 +250,8 @@ def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> Non
 async def _offsets(fetch: Fetch, view: View) -> list[int]:
     """The offsets of all records in a response to one who reads all that is not aborted from offset 0 on."""
     topic, log = view.topics[T0.topic], view.partitions[T0]
-    asked = _Asked(T0, topic, 0, 1 << 20)
-    data, _ = await fetch._records(view, asked, topic, log, UNCOMMITTED, 1 << 20, first=True)
+    asked = _RequestedPartition(T0, topic, 0, 1 << 20)
+    data, _ = await fetch._records(view, asked, topic, log, UNCOMMITTED, 1 << 20, is_first=True)
     records = MemoryRecords(b"".join(data))
     offsets = []
     while (batch := records.next_batch()) is not None:

@@ -27,8 +27,8 @@ from txnstore.gateway.records.batch import (
     InvalidTimestampError,
     RawBatch,
     UnsupportedCodecError,
+    at_offset,
     check_produced,
-    placed,
     read_batches,
     varint,
 )
@@ -108,7 +108,7 @@ def test_missing_parts_are_null() -> None:
 
 def test_an_append_time_is_that_of_all_records() -> None:
     raw = check_produced(kafka_batch([(0, 1_000, b"a", None, []), (1, 9_000, b"b", None, [])]), LIMIT)
-    (stamped,) = read_batches(placed(raw, 0, append_time=777))
+    (stamped,) = read_batches(at_offset(raw, 0, append_time=777))
     decoded = to_table([raw, stamped])
     assert [row[0] for row in rows(decoded.table)] == [1_000, 9_000, 777, 777]
 

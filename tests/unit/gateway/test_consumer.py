@@ -21,7 +21,7 @@ from txnstore.core.groups.commands import JoinGroup, LeaveGroup
 from txnstore.core.groups.model import Group
 from txnstore.errors import InvalidConfigError, StorageError, UnknownOutcomeError
 from txnstore.gateway.errors import RefusedError
-from txnstore.gateway.groups.consumer.members import check_epoch_of_fetch, matching, state_of
+from txnstore.gateway.groups.consumer.members import check_epoch_of_fetch, matching_topics, state_of
 from txnstore.gateway.properties import Properties
 
 
@@ -297,10 +297,10 @@ def test_regular_expressions_follow_the_topics(world: World) -> None:
 
 def test_an_expression_matches_whole_names() -> None:
     names = ("a", "ab", "b\n", "b")
-    assert matching("a|b", names) == {"a", "b"}
-    assert matching("", names) == frozenset()
+    assert matching_topics("a|b", names) == {"a", "b"}
+    assert matching_topics("", names) == frozenset()
     with pytest.raises(RefusedError):
-        matching(r"(a)\1", names)  # RE2 has no references: none takes long.
+        matching_topics(r"(a)\1", names)  # RE2 has no references: none takes long.
 
 
 # Static members -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 from txnstore.errors import StorageError
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.errors import code_of
-from txnstore.gateway.failures import failed_fields, tells_failure
+from txnstore.gateway.failures import can_report_failure, failure_fields
 from txnstore.gateway.wire import Request, build, has_error_code, write_response
 
 CODE = ErrorCode.kafka_storage_error
@@ -69,7 +69,7 @@ def _values(message: Any, kind: type) -> Iterator[Any]:
 def _answer(request: Request) -> Any:
     """The response to a request that has failed, as its client decodes it."""
     schema: Any = load_response_schema(request.api, request.version)
-    fields = failed_fields(request, {"error_code": CODE, "error_message": "down"})
+    fields = failure_fields(request, {"error_code": CODE, "error_message": "down"})
     frame = write_response(request.api, request.version, 1, fields)[4:]
     _, start = entity_reader(schema.__header_schema__)(frame, 0)
     return entity_reader(schema)(frame, start)[0]
@@ -78,7 +78,7 @@ def _answer(request: Request) -> Any:
 @pytest.mark.parametrize(("api", "version"), EACH)
 def test_each_item_of_a_request_has_the_code(api: Api, version: int) -> None:
     request = _request(api, version)
-    if not tells_failure(request):
+    if not can_report_failure(request):
         assert api in CLOSED
         return
     response = _answer(request)
@@ -95,7 +95,7 @@ def test_each_item_of_a_request_has_the_code(api: Api, version: int) -> None:
 )
 def test_a_list_that_cannot_tell_its_failure_is_not_sent_empty(api: Api, array: str, items: Any) -> None:
     fields = {**_sample(load_request_schema(int(api), 0)), array: items}
-    assert not tells_failure(_request(api, 0, fields))
+    assert not can_report_failure(_request(api, 0, fields))
 
 
 def test_items_have_the_names_and_numbers_of_the_request() -> None:

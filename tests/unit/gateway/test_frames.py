@@ -18,14 +18,14 @@ from tests.helpers.gateway_process import request_frame
 from tests.helpers.kafka_frames import SERVED, FrameWriter, hostile, varint
 from txnstore.gateway import frames
 from txnstore.gateway.apis import VERSIONS, Api
-from txnstore.gateway.frames import VALUE_SIZE, MalformedRequestError, checked_frame
+from txnstore.gateway.frames import VALUE_SIZE, MalformedRequestError, check_frame
 from txnstore.gateway.wire import read_request
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _new_walks() -> None:
     """Those that are kept were made before a mutant."""
-    frames._entity.cache_clear()
+    frames._entity_type.cache_clear()
     frames._request_step.cache_clear()
 
 
@@ -35,7 +35,7 @@ def _names(pairs: list[tuple[Api, int]]) -> list[str]:
 
 def _is_taken(data: bytes) -> bool:
     try:
-        checked_frame(data)
+        check_frame(data)
     except MalformedRequestError:
         return False
     return True
@@ -45,7 +45,7 @@ def _ends(data: bytes, api: int, version: int) -> tuple[int | None, int | None]:
     """Where the walk and kio end, None if either refuses the frame; kio is not asked if the walk does."""
     try:
         walked = frames._request_step(api, version)(frames._Walk(data, frames.MOST_VALUES), 0)
-        checked_frame(data)
+        check_frame(data)
     except (MalformedRequestError, struct.error, IndexError):
         return None, None
     schema: Any = load_request_schema(api, version)
@@ -75,7 +75,7 @@ def test_the_walk_ends_where_kio_does(api: Api, version: int) -> None:
             assert _ends(data + b"more", api, version) == (len(data), len(data))
             for size in range(frames.START_SIZE, len(data)):
                 with pytest.raises(MalformedRequestError):
-                    checked_frame(data[:size])
+                    check_frame(data[:size])
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_decoded_values_take_no_more_memory_than_is_counted(api: Api) -> None:
     version, many = VERSIONS[api].last, 500
     for target in {place.name for place in FrameWriter().write(api, version).places if place.is_array}:
         writer = FrameWriter(_many_at(target, many), lambda _: b"", lambda _: 1000)
-        frame = checked_frame(writer.write(api, version).data)
+        frame = check_frame(writer.write(api, version).data)
         read_request(frame)
         tracemalloc.start()
         try:
@@ -127,9 +127,9 @@ def _topics(count: int) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [3, 9, 13])
 def test_a_produce_request_has_a_bounded_number_of_partitions(version: int) -> None:
-    checked_frame(request_frame(Api.PRODUCE, version, _topics(10_000))[4:])
+    check_frame(request_frame(Api.PRODUCE, version, _topics(10_000))[4:])
     with pytest.raises(MalformedRequestError, match="it has more than 100000 values"):
-        checked_frame(request_frame(Api.PRODUCE, version, _topics(12_000))[4:])
+        check_frame(request_frame(Api.PRODUCE, version, _topics(12_000))[4:])
 
 
 def test_a_request_has_a_bounded_number_of_values() -> None:
@@ -139,9 +139,9 @@ def test_a_request_has_a_bounded_number_of_values() -> None:
         none = FrameWriter(count=lambda _: 0).write(Api.LIST_CONFIG_RESOURCES, 1).data
         return none[:-2] + varint(count + 1) + b"\2" * count + b"\0"
 
-    assert checked_frame(frame(1_000_000)).decoded_size == 1_000_000 * VALUE_SIZE
+    assert check_frame(frame(1_000_000)).decoded_size == 1_000_000 * VALUE_SIZE
     with pytest.raises(MalformedRequestError, match="it has more than 1000000 values"):
-        checked_frame(frame(1_000_001))
+        check_frame(frame(1_000_001))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_request_has_a_bounded_number_of_values() -> None:
 def test_it_is_said_what_is_wrong_with_a_frame(tail: bytes, message: str) -> None:
     data = struct.pack(">hhih", Api.METADATA, 9, 1, -1) + b"\0" + tail
     with pytest.raises(MalformedRequestError, match=f"is no request of API 3, version 9: {message}"):
-        checked_frame(data)
+        check_frame(data)
 
 
 @pytest.mark.parametrize(
@@ -174,4 +174,4 @@ def test_it_is_said_what_is_wrong_with_a_frame(tail: bytes, message: str) -> Non
 def test_fields_with_tags_take_their_lengths(tagged: bytes, message: str) -> None:
     written = FrameWriter(count=lambda _: 0, has_tags=False).write(Api.FETCH, 12).data
     with pytest.raises(MalformedRequestError, match=message):
-        checked_frame(written[:-1] + tagged + bytes(4))
+        check_frame(written[:-1] + tagged + bytes(4))

@@ -51,7 +51,7 @@ def test_the_event_loop_reads_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
             await asyncio.to_thread(chain.refresh)
             with monkeypatch.context() as patched:
                 patched.setattr(CountingStore, "get", get)
-                freshness.note()
+                freshness.publish_loaded()
             view = freshness.view
             await freshness.head()
             assert freshness.view.sequence >= view.sequence
@@ -106,7 +106,7 @@ def test_a_look_without_a_waiting_request_reports_the_storage_as_a_warning(
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
         monkeypatch.setattr(store._connection, "view", view)
         monkeypatch.setattr(store._connection, "loaded_view", lambda: None)
-        freshness.note()
+        freshness.publish_loaded()
         look = freshness._running
         assert look is not None
         await asyncio.wait({look})

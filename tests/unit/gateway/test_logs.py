@@ -35,12 +35,12 @@ def test_the_last_line_left_out_is_written_later_if_no_other_comes() -> None:
     limit = RateLimit()
     for number in range(25):
         limit.filter(line(0, text=str(number)))
-    assert limit.late(5) == []
-    (late,) = limit.late(7)
+    assert limit.take_omitted(5) == []
+    (late,) = limit.take_omitted(7)
     assert late.created == 7
     assert limit.filter(late)
     assert late.getMessage() == "24 (14 more like it were left out)"
-    assert limit.late(100) == []
+    assert limit.take_omitted(100) == []
 
 
 def test_at_the_end_all_lines_left_out_are_said() -> None:
@@ -48,7 +48,7 @@ def test_at_the_end_all_lines_left_out_are_said() -> None:
     for _ in range(11):
         limit.filter(line(0))
         limit.filter(line(0, place=2))
-    late = limit.late(0, ends=True)
+    late = limit.take_omitted(0, take_all=True)
     assert [limit.filter(each) and each.getMessage() for each in late] == ["bad", "bad"]
 
 

@@ -16,11 +16,14 @@ from txnstore.gateway.wire import PREFIX
 
 CHAINS, STORE = 64, "store"
 
+#: A response of a gateway of the same store: the correlation id of the request, and no error.
+_RESPONSE = b"\x00\x00\x00\x01\x00\x00"
 
-def peers(count: int, own: int = 0, changed: Callable[[], None] = lambda: None) -> Peers:
+
+def peers(count: int, own: int = 0, on_change: Callable[[], None] = lambda: None) -> Peers:
     """Peers on addresses that answer nothing, all of them taken for alive."""
     nodes = [Node(number, f"10.0.0.{number}", 9092) for number in range(count)]
-    made = Peers(nodes, nodes[own], CHAINS, STORE, encrypted=False, changed=changed)
+    made = Peers(nodes, nodes[own], CHAINS, STORE, encrypted=False, on_change=on_change)
     made.live = tuple(nodes)
     return made
 
@@ -66,13 +69,13 @@ def _run(scenario: Callable[[socket.socket], Awaitable[None]]) -> None:
 
 
 def test_a_peer_lives_that_answers() -> None:
-    """The answer counts, whatever it says; a port that refuses does not."""
+    """A port that refuses does not count."""
 
     async def scenario(bound: socket.socket) -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
             await reader.readexactly(size)
-            writer.write(PREFIX.pack(3) + b"yes")
+            writer.write(PREFIX.pack(len(_RESPONSE)) + _RESPONSE)
             await writer.drain()
             writer.close()
 
@@ -80,7 +83,7 @@ def test_a_peer_lives_that_answers() -> None:
         own, other = Node(0, "127.0.0.1", 1), Node(1, host, port)
         changes: list[Any] = []
         gateways = Peers(
-            [own, other], own, CHAINS, STORE, encrypted=False, changed=lambda: changes.append(gateways.live)
+            [own, other], own, CHAINS, STORE, encrypted=False, on_change=lambda: changes.append(gateways.live)
         )
         async with await asyncio.start_server(answer, sock=bound.dup()):
             await gateways.start()
@@ -96,7 +99,7 @@ def test_metadata_name_a_peer_for_a_minute_after_its_last_answer(monkeypatch: py
 
     async def scenario(_: socket.socket) -> None:
         own, other, third = (Node(number, "127.0.0.1", 1 + number) for number in range(3))
-        gateways = Peers([own, other, third], own, CHAINS, STORE, encrypted=False, changed=lambda: None)
+        gateways = Peers([own, other, third], own, CHAINS, STORE, encrypted=False, on_change=lambda: None)
         answers, now = [{other, third}, set(), set(), set()], [1000.0]
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
 
@@ -108,7 +111,7 @@ def test_metadata_name_a_peer_for_a_minute_after_its_last_answer(monkeypatch: py
             now[0] = 1000.0 + seconds
             await gateways._ask_all()
             answers.pop(0)
-            assert (len(gateways.live), len(gateways.named())) == (living, named)
+            assert (len(gateways.live), len(gateways.listed())) == (living, named)
             assert gateways.leader(0) in gateways.live
         await gateways.close()
 
@@ -121,12 +124,40 @@ def test_a_peer_that_refuses_or_says_nothing_leads_nothing(monkeypatch: pytest.M
     async def scenario(bound: socket.socket) -> None:
         host, port = bound.getsockname()  # It listens, and no thread accepts.
         own, silent, closed = Node(0, "127.0.0.1", 1), Node(1, host, port), Node(2, "127.0.0.1", 9)
-        gateways = Peers([own, silent, closed], own, CHAINS, STORE, encrypted=False, changed=lambda: None)
+        gateways = Peers([own, silent, closed], own, CHAINS, STORE, encrypted=False, on_change=lambda: None)
         await gateways.start()
         await gateways.close()
         assert gateways.live == (own,)
         assert {gateways.leader(chain) for chain in range(CHAINS)} == {own}
-        assert gateways.named() == (own, silent, closed)
+        assert gateways.listed() == (own, silent, closed)
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (_RESPONSE, "answered"),
+        (_RESPONSE[:4] + (104).to_bytes(2, "big"), "foreign"),  # INCONSISTENT_CLUSTER_ID
+        (_RESPONSE[:5], "silent"),
+        (_RESPONSE[:4] + (35).to_bytes(2, "big"), "silent"),  # UNSUPPORTED_VERSION
+        (bytes(6), "silent"),
+        (b"HTTP/1.0 400 Bad Request", "silent"),
+    ],
+)
+def test_only_a_response_of_a_gateway_counts(response: bytes, answer: str) -> None:
+    """Another server may listen at the address of a peer: it has another correlation id, or a response without one."""
+
+    async def scenario(bound: socket.socket) -> None:
+        async def respond(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(PREFIX.pack(len(response)) + response)
+            await writer.drain()
+            writer.close()
+
+        own, peer = Node(0, "127.0.0.1", 1), Node(1, *bound.getsockname())
+        gateways = Peers([own, peer], own, CHAINS, STORE, encrypted=False, on_change=lambda: None)
+        async with await asyncio.start_server(respond, sock=bound.dup()):
+            assert await gateways._ask(peer) == answer
 
     _run(scenario)
 
@@ -143,12 +174,12 @@ class _Told(Peers):
 def test_a_peer_that_has_ended_is_dropped_sooner_than_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing listens where a gateway has ended; one that says nothing may be at work on another request."""
     monkeypatch.setattr(module, "_INTERVAL", 0.001)
-    monkeypatch.setattr(module, "_DEAD", 1_000.0)
+    monkeypatch.setattr(module, "_DEAD_AFTER", 1_000.0)
 
     async def scenario(_: socket.socket) -> None:
         own, slow, ended = (Node(number, "127.0.0.1", number) for number in range(3))
         changed = asyncio.Event()
-        gateways = _Told([own, slow, ended], own, CHAINS, STORE, encrypted=False, changed=changed.set)
+        gateways = _Told([own, slow, ended], own, CHAINS, STORE, encrypted=False, on_change=changed.set)
         gateways.does = dict.fromkeys((slow, ended), "answered")
         await gateways.start()
         assert list(gateways.live) == [own, slow, ended]
@@ -164,7 +195,7 @@ def test_a_peer_that_has_ended_is_dropped_sooner_than_one_that_is_slow(monkeypat
 def test_what_peers_do_is_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bound: socket.socket) -> None:
         own, silent, closed = Node(0, "127.0.0.1", 1), Node(1, *bound.getsockname()), Node(2, "127.0.0.1", 9)
-        gateways = Peers([own, silent, closed], own, CHAINS, STORE, encrypted=False, changed=lambda: None)
+        gateways = Peers([own, silent, closed], own, CHAINS, STORE, encrypted=False, on_change=lambda: None)
         assert await gateways._ask(closed) == "refused"
         monkeypatch.setattr(module, "_INTERVAL", 0.1)
         assert await gateways._ask(silent) == "silent"
@@ -177,7 +208,7 @@ def test_a_peer_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scenario(bound: socket.socket) -> None:
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(PREFIX.pack(8) + bytes(8))
+            writer.write(PREFIX.pack(8) + _RESPONSE + bytes(2))
             await writer.drain()
             writer.close()
 
@@ -188,7 +219,7 @@ def test_a_peer_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
         port = bound.getsockname()[1]
         own, peer, ended = Node(0, "127.0.0.1", 1), Node(1, "localhost", port), Node(2, "ended", 9)
-        gateways = Peers([own, peer, ended], own, CHAINS, STORE, encrypted=False, changed=lambda: None)
+        gateways = Peers([own, peer, ended], own, CHAINS, STORE, encrypted=False, on_change=lambda: None)
         async with await asyncio.start_server(answer, sock=bound.dup()):
             assert [await gateways._ask(node) for node in (peer, ended)] == ["answered", "refused"]
 
@@ -200,7 +231,7 @@ def test_a_gateway_where_nothing_listens_is_no_coordinator() -> None:
 
     async def scenario(_: socket.socket) -> None:
         own, first, second = nodes = [Node(number, "127.0.0.1", number) for number in range(3)]
-        gateways = _Told(nodes, own, CHAINS, STORE, encrypted=False, changed=lambda: None)
+        gateways = _Told(nodes, own, CHAINS, STORE, encrypted=False, on_change=lambda: None)
         gateways.does = dict.fromkeys((first, second), "answered")
         await gateways._ask_all()
         chain = next(chain for chain in range(CHAINS) if gateways.leader(chain) == first)
@@ -212,7 +243,7 @@ def test_a_gateway_where_nothing_listens_is_no_coordinator() -> None:
         gateways.does = {second: "refused"}
         await gateways.confirm([next(chain for chain in range(CHAINS) if gateways.leader(chain) == second)])
         assert [*gateways.live] == [own]
-        assert [*gateways.named()] == nodes
+        assert [*gateways.listed()] == nodes
 
     _run(scenario)
 
@@ -220,11 +251,11 @@ def test_a_gateway_where_nothing_listens_is_no_coordinator() -> None:
 def test_a_peer_of_another_store_leads_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(_: socket.socket) -> None:
         own, other, third = nodes = [Node(number, "127.0.0.1", number) for number in range(3)]
-        gateways = _Told(nodes, own, CHAINS, STORE, encrypted=False, changed=lambda: None)
+        gateways = _Told(nodes, own, CHAINS, STORE, encrypted=False, on_change=lambda: None)
         gateways.does = {other: "foreign", third: "answered"}
         with pytest.raises(InvalidConfigError, match=r"127.0.0.1:1 serves another store"):
             await gateways.start()
-        assert gateways.live == gateways.named() == (own, third)
+        assert gateways.live == gateways.listed() == (own, third)
         await gateways._ask_all()
         assert [record.message for record in caplog.records].count("a peer serves another store") == 1
         gateways.does[other] = "answered"  # Another gateway has its address now.

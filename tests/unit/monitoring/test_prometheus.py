@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.shell import runtime
 from txnstore import Store, TopicPartition
 from txnstore.errors import InvalidConfigError
-from txnstore.gateway.metrics import SHOWN
+from txnstore.gateway.metrics import FAMILIES
 from txnstore.metrics import GroupLag, StoreStatus, TransactionStatus
 from txnstore.monitoring.catalogue import DURATIONS, PROCESS, STATUS
 from txnstore.storage.counting import CountingStore
@@ -210,7 +210,7 @@ def test_the_page_on_monitoring_names_all_metrics() -> None:
     page = MONITORING.read_text(encoding="utf-8")
     names = exported_names()
     documented = set(re.findall(r"^\| `(txnstore_\w+)", page, re.MULTILINE))
-    assert documented == names | {f"txnstore_{each.name}{'_total' * (each.kind == 'counter')}" for each in SHOWN}
+    assert documented == names | {f"txnstore_{each.name}{'_total' * (each.kind == 'counter')}" for each in FAMILIES}
     used = set(re.findall(r"\btxnstore_\w+", page.split("```yaml")[1].split("```")[0]))
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in used} <= names
 

@@ -174,7 +174,7 @@ def test_late_imports_run_in_another_thread() -> None:
 
 #: The dataclasses that change; all others are frozen.
 CHANGING = {
-    "_Place",
+    "_CallSite",
     "App",
     "AssignedPartition",
     "Attempt",

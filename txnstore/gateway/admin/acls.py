@@ -21,19 +21,19 @@ from txnstore.core.authorization.model import (
 )
 from txnstore.core.authorization.rules import Authorization
 from txnstore.errors import InvalidConfigError, TxnStoreError
-from txnstore.gateway.admin.common import on_cluster, refusal
+from txnstore.gateway.admin.common import error_fields, on_cluster
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.operations import OPERATION_CODES
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 
 T = TypeVar("T")
 
-#: In filters: all values.
+#: Matches all values in a filter.
 _ANY = 1
-#: The only host of rules: they hold wherever a client is.
+#: The only host of rules: they hold for clients at any address.
 _HOST = "*"
 _TYPE_CODES: dict[ResourceType, int] = {"TOPIC": 2, "GROUP": 3, "CLUSTER": 4, "TRANSACTIONAL_ID": 5}
 _PERMISSION_CODES: dict[Permission, int] = {"DENY": 2, "ALLOW": 3}
@@ -42,8 +42,8 @@ _TYPES = {code: name for name, code in _TYPE_CODES.items()}
 _PERMISSIONS = {code: name for name, code in _PERMISSION_CODES.items()}
 _OPERATIONS = {code: name for name, code in OPERATION_CODES.items()}
 _PATTERNS = {code: name for name, code in _PATTERN_CODES.items()}
-#: What Kafka has and rules here have not: types (delegation tokens, users), operations (on delegation tokens).
-_TYPES_ELSEWHERE, _OPERATIONS_ELSEWHERE = {6, 7}, {13, 14}
+#: Kafka's types and operations that rules here lack: delegation tokens and users; operations on these.
+_OTHER_TYPES, _OTHER_OPERATIONS = {6, 7}, {13, 14}
 
 
 class Pattern(IntEnum):
@@ -57,13 +57,13 @@ class Pattern(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which rules are meant: each field None for all.
+    """A filter of rules; a field that is None matches all.
 
     Attributes:
         resource_type: The type of the resources, as Kafka's number.
-        pattern: How the name is compared.
+        pattern: The way in which names are compared.
         operation: The operation, as Kafka's number.
-        permission: Whether it is allowed, as Kafka's number.
+        permission: ALLOW or DENY, as Kafka's number.
     """
 
     resource_type: int | None
@@ -75,30 +75,30 @@ class Filter:
     permission: int | None
 
     @classmethod
-    def of(cls, asked: Any) -> Filter:
-        """The filter of a request.
+    def of(cls, message: Any) -> Filter:
+        """Read the filter of a request.
 
         Raises:
-            RefusedError: A number in it is none of Kafka's.
+            RefusedError: A number is none of Kafka's.
         """
-        pattern = value(asked, "pattern_type_filter", int(Pattern.LITERAL))
-        types, operations = {_ANY, *_TYPES, *_TYPES_ELSEWHERE}, {_ANY, *_OPERATIONS, *_OPERATIONS_ELSEWHERE}
-        if asked.resource_type_filter not in types or pattern not in set(Pattern):
+        pattern = field_value(message, "pattern_type_filter", int(Pattern.LITERAL))
+        types, operations = {_ANY, *_TYPES, *_OTHER_TYPES}, {_ANY, *_OPERATIONS, *_OTHER_OPERATIONS}
+        if message.resource_type_filter not in types or pattern not in set(Pattern):
             raise RefusedError(ErrorCode.invalid_request, "Unknown patternFilter.")
-        if asked.operation not in operations or asked.permission_type not in {_ANY, *_PERMISSIONS}:
+        if message.operation not in operations or message.permission_type not in {_ANY, *_PERMISSIONS}:
             raise RefusedError(ErrorCode.invalid_request, "Unknown entryFilter.")
         return cls(
-            _unless_any(asked.resource_type_filter),
-            asked.resource_name_filter,
+            _unless_any(message.resource_type_filter),
+            message.resource_name_filter,
             Pattern(pattern),
-            asked.principal_filter,
-            asked.host_filter,
-            _unless_any(asked.operation),
-            _unless_any(asked.permission_type),
+            message.principal_filter,
+            message.host_filter,
+            _unless_any(message.operation),
+            _unless_any(message.permission_type),
         )
 
     def matches(self, acl: Acl) -> bool:
-        """Whether a rule is meant."""
+        """Whether the filter matches a rule."""
         return (
             self.resource_type in (None, _TYPE_CODES[acl.resource_type])
             and self.principal in (None, acl.principal)
@@ -130,7 +130,7 @@ class Rules:
         self._services = services
 
     def handlers(self) -> dict[Api, Handler]:
-        """The handlers of its APIs."""
+        """The handlers of the APIs of rules."""
         return {
             Api.DESCRIBE_ACLS: self.describe,
             Api.CREATE_ACLS: self.create,
@@ -138,85 +138,87 @@ class Rules:
         }
 
     async def describe(self, request: Request, client: Client) -> Fields:
-        """The rules that a filter means, by resource."""
+        """Return the rules that a filter matches, by resource."""
         try:
             self._services.check(client, on_cluster("DESCRIBE"))
             authorization = await self._authorization()
-            wanted = Filter.of(request.body)
+            acl_filter = Filter.of(request.body)
         except (TxnStoreError, RefusedError) as error:
-            return {**refusal(error, Api.DESCRIBE_ACLS, request.version), "resources": ()}
+            return {**error_fields(error, Api.DESCRIBE_ACLS, request.version), "resources": ()}
         resources: dict[tuple[str, str, str], list[Acl]] = {}
         for acl in authorization.sorted_acls:
-            if wanted.matches(acl):
+            if acl_filter.matches(acl):
                 resources.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
         return {
-            "resources": [{**_resource(acls[0]), "acls": [_entry(acl) for acl in acls]} for acls in resources.values()]
+            "resources": [
+                {**_resource_fields(acls[0]), "acls": [_acl_fields(acl) for acl in acls]} for acls in resources.values()
+            ]
         }
 
     async def create(self, request: Request, client: Client) -> Fields:
-        """Create rules: those that can be, in one entry; each of the others is refused alone."""
+        """Create the valid rules in one entry; each invalid one is refused alone."""
         creations: Sequence[Any] = request.body.creations
         try:
-            await self._check_may_change(client)
+            await self._check_may_alter(client)
         except (TxnStoreError, RefusedError) as error:
-            return {"results": [refusal(error, Api.CREATE_ACLS, request.version)] * len(creations)}
+            return {"results": [error_fields(error, Api.CREATE_ACLS, request.version)] * len(creations)}
         acls: list[Acl | None] = []
-        answers: list[Fields] = []
+        results: list[Fields] = []
         for creation in creations:
             try:
-                acls.append(_acl(creation))
-                answers.append({})
+                acls.append(_acl_from(creation))
+                results.append({})
             except (TxnStoreError, RefusedError) as error:
                 acls.append(None)
-                answers.append(refusal(error, Api.CREATE_ACLS, request.version))
+                results.append(error_fields(error, Api.CREATE_ACLS, request.version))
         valid = tuple(acl for acl in acls if acl is not None)
         if valid:
             try:
                 await self._change(ChangeAcls(created=valid), client)
             except (TxnStoreError, RefusedError) as error:
-                refused = refusal(error, Api.CREATE_ACLS, request.version)
-                answers = [refused if acl is not None else answer for acl, answer in zip(acls, answers, strict=True)]
-        return {"results": answers}
+                failure = error_fields(error, Api.CREATE_ACLS, request.version)
+                results = [failure if acl is not None else result for acl, result in zip(acls, results, strict=True)]
+        return {"results": results}
 
     async def delete(self, request: Request, client: Client) -> Fields:
-        """Delete the rules that filters mean, in one entry; each filter is answered with its rules."""
-        asked: Sequence[Any] = request.body.filters
+        """Delete the rules that filters match, in one entry; each filter is answered with its rules."""
+        filters: Sequence[Any] = request.body.filters
         api, version = Api.DELETE_ACLS, request.version
         try:
-            await self._check_may_change(client)
+            await self._check_may_alter(client)
             acls = (await self._authorization()).sorted_acls
         except (TxnStoreError, RefusedError) as error:
-            return {"filter_results": [{**refusal(error, api, version), "matching_acls": ()}] * len(asked)}
-        meant: list[list[Acl] | RefusedError] = []
-        for each in asked:
+            return {"filter_results": [{**error_fields(error, api, version), "matching_acls": ()}] * len(filters)}
+        matches: list[list[Acl] | RefusedError] = []
+        for each in filters:
             try:
-                wanted = Filter.of(each)
-                meant.append([acl for acl in acls if wanted.matches(acl)])
+                acl_filter = Filter.of(each)
+                matches.append([acl for acl in acls if acl_filter.matches(acl)])
             except RefusedError as error:
-                meant.append(error)
-        chosen = dict.fromkeys(acl for found in meant if isinstance(found, list) for acl in found)
+                matches.append(error)
+        to_delete = dict.fromkeys(acl for matched in matches if isinstance(matched, list) for acl in matched)
         failure: Fields | None = None
         deleted: frozenset[Acl] = frozenset()
-        if chosen:
+        if to_delete:
             try:
-                deleted = frozenset((await self._change(ChangeAcls(deleted=tuple(chosen)), client)).deleted)
+                deleted = frozenset((await self._change(ChangeAcls(deleted=tuple(to_delete)), client)).deleted)
             except (TxnStoreError, RefusedError) as error:
-                failure = refusal(error, api, version)
-        return {"filter_results": [_filter_result(found, deleted, failure, version) for found in meant]}
+                failure = error_fields(error, api, version)
+        return {"filter_results": [_filter_result(matched, deleted, failure, version) for matched in matches]}
 
     async def _change(self, command: ChangeAcls, client: Client) -> ChangedAcls:
         try:
             changed: ChangedAcls = await self._services.commits.submit(command, client.principal)
-        except InvalidConfigError as error:  # The client could not change the rules again.
+        except InvalidConfigError as error:  # The client would lock itself out.
             raise RefusedError(ErrorCode.invalid_request, str(error)) from error
         return changed
 
-    async def _check_may_change(self, client: Client) -> None:
+    async def _check_may_alter(self, client: Client) -> None:
         self._services.check(client, on_cluster("ALTER"))
         await self._authorization()
 
     async def _authorization(self) -> Authorization:
-        """The newest rules.
+        """Read the newest rules.
 
         Raises:
             RefusedError: The store checks no rights.
@@ -229,16 +231,16 @@ class Rules:
 
 
 def _filter_result(
-    found: list[Acl] | RefusedError, deleted: Iterable[Acl], failure: Fields | None, version: int
+    matched: list[Acl] | RefusedError, deleted: Iterable[Acl], failure: Fields | None, version: int
 ) -> Fields:
-    if isinstance(found, RefusedError):
-        return {**refusal(found, Api.DELETE_ACLS, version), "matching_acls": ()}
+    if isinstance(matched, RefusedError):
+        return {**error_fields(matched, Api.DELETE_ACLS, version), "matching_acls": ()}
     if failure is not None:
         return {**failure, "matching_acls": ()}
-    return {"matching_acls": [{**_resource(acl), **_entry(acl)} for acl in found if acl in deleted]}
+    return {"matching_acls": [{**_resource_fields(acl), **_acl_fields(acl)} for acl in matched if acl in deleted]}
 
 
-def _resource(acl: Acl) -> dict[str, Any]:
+def _resource_fields(acl: Acl) -> dict[str, Any]:
     return {
         "resource_type": _TYPE_CODES[acl.resource_type],
         "resource_name": acl.resource_name,
@@ -246,7 +248,7 @@ def _resource(acl: Acl) -> dict[str, Any]:
     }
 
 
-def _entry(acl: Acl) -> dict[str, Any]:
+def _acl_fields(acl: Acl) -> dict[str, Any]:
     return {
         "principal": acl.principal,
         "host": _HOST,
@@ -255,18 +257,20 @@ def _entry(acl: Acl) -> dict[str, Any]:
     }
 
 
-def _acl(asked: Any) -> Acl:
-    """The rule of a request; one that could have no effect is refused."""
-    if asked.host != _HOST:
-        msg = f"rules hold on every host, so the host of a rule is '*', not {asked.host!r}"
+def _acl_from(message: Any) -> Acl:
+    """Read the rule of a request; one without effect is refused."""
+    if message.host != _HOST:
+        msg = f"rules hold on every host, so the host of a rule is '*', not {message.host!r}"
         raise RefusedError(ErrorCode.invalid_request, msg)
     acl = Acl(
-        principal=asked.principal,
-        permission=_named(_PERMISSIONS, asked.permission_type, "permissionType"),
-        operation=_named(_OPERATIONS, asked.operation, "operation"),
-        resource_type=_named(_TYPES, asked.resource_type, "resourceType"),
-        resource_name=asked.resource_name,
-        pattern_type=_named(_PATTERNS, value(asked, "resource_pattern_type", int(Pattern.LITERAL)), "patternType"),
+        principal=message.principal,
+        permission=_name_of_code(_PERMISSIONS, message.permission_type, "permissionType"),
+        operation=_name_of_code(_OPERATIONS, message.operation, "operation"),
+        resource_type=_name_of_code(_TYPES, message.resource_type, "resourceType"),
+        resource_name=message.resource_name,
+        pattern_type=_name_of_code(
+            _PATTERNS, field_value(message, "resource_pattern_type", int(Pattern.LITERAL)), "patternType"
+        ),
     )
     try:
         check_acl(acl)
@@ -275,7 +279,7 @@ def _acl(asked: Any) -> Acl:
     return acl
 
 
-def _named(names: dict[int, T], number: int, what: str) -> T:
+def _name_of_code(names: dict[int, T], number: int, field_name: str) -> T:
     if number not in names:
-        raise RefusedError(ErrorCode.invalid_request, f"Invalid {what} {number}: rules have {sorted(names)}")
+        raise RefusedError(ErrorCode.invalid_request, f"Invalid {field_name} {number}: rules have {sorted(names)}")
     return names[number]

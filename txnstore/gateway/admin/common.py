@@ -1,4 +1,4 @@
-"""What the requests of administrators share: rights on the cluster, changes of a topic, repeated names."""
+"""Helpers of the requests of administrators: rights on the cluster, changes of a topic, repeated names."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ H = TypeVar("H", bound=Hashable)
 
 
 def on_cluster(operation: Operation) -> Right:
-    """The right to do this to the cluster."""
+    """The right to an operation on the cluster."""
     return Right(operation, "CLUSTER", (CLUSTER,))
 
 
 def on_topic(operation: Operation, name: str) -> Right:
-    """The right to do this to a topic."""
+    """The right to an operation on a topic."""
     return Right(operation, "TOPIC", (name,))
 
 
 def led_chains(services: Services) -> frozenset[int]:
-    """The chains that this gateway leads: clients ask all gateways for lists, and unite the answers."""
+    """The chains that this gateway leads: clients ask all gateways for lists, and merge the responses."""
     peers = services.peers
     return frozenset(chain for chain in range(peers.chains) if peers.leader(chain) == peers.own)
 
 
-def refusal(error: TxnStoreError | RefusedError, api: Api, version: int) -> dict[str, object]:
-    """The fields that tell a client about an error."""
+def error_fields(error: TxnStoreError | RefusedError, api: Api, version: int) -> dict[str, object]:
+    """The fields of a response with an error."""
     return {"error_code": code_of(error, api, version), "error_message": message_of(error)}
 
 
-def repeated(items: Iterable[H]) -> set[H]:
-    """The items that come more than once: Kafka refuses them all."""
+def duplicates(items: Iterable[H]) -> set[H]:
+    """The items that occur more than once: Kafka refuses all of them."""
     return {item for item, count in Counter(items).items() if count > 1}
 
 
 def topic_of(view: View, name: str) -> CatalogTopic:
-    """The topic of a name; the error names no other one, which the client may not be allowed to see.
+    """Return the topic of a name; the error suggests no other topic, which the client may not be allowed to see.
 
     Raises:
         RefusedError: There is none.
@@ -68,14 +68,14 @@ async def alter_topic(
     *,
     validate_only: bool,
 ) -> CatalogTopic:
-    """Change a topic; what another process changes meanwhile stays.
+    """Change a topic, and keep changes that other processes make meanwhile.
 
     Args:
         services: The services.
-        client: Who asks for it.
-        name: The topic.
-        change: The next version of a topic.
-        validate_only: Only make the next version, which may be refused.
+        client: The client that needs the right.
+        name: The name of the topic.
+        change: Returns the next version of a topic.
+        validate_only: Check the next version without storing it.
 
     Raises:
         RefusedError: There is no such topic.

@@ -17,18 +17,18 @@ from txnstore.core.authorization.model import Operation
 from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.errors import AuthorizationError, TxnStoreError
-from txnstore.gateway.admin.common import alter_topic, on_cluster, on_topic, refusal, repeated, topic_of
+from txnstore.gateway.admin.common import alter_topic, duplicates, error_fields, on_cluster, on_topic, topic_of
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 from txnstore.validation import check_topic_name
 
 
 class ResourceKind(IntEnum):
-    """What has settings (Kafka's ``ConfigResource.Type``)."""
+    """The kinds of resources with settings (Kafka's ``ConfigResource.Type``)."""
 
     TOPIC = 2
     BROKER = 4
@@ -38,7 +38,7 @@ class ResourceKind(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a value comes from (Kafka's ``ConfigSource``)."""
+    """The source of a value (Kafka's ``ConfigSource``)."""
 
     TOPIC = 1
     STATIC_BROKER = 4
@@ -46,7 +46,7 @@ class Source(IntEnum):
 
 
 class Change(IntEnum):
-    """What an alteration does with a setting (Kafka's ``AlterConfigOp.OpType``)."""
+    """The change of a setting (Kafka's ``AlterConfigOp.OpType``)."""
 
     SET = 0
     DELETE = 1
@@ -90,14 +90,14 @@ _BROKER_NAMES = {
 }
 #: Settings that no topic of Kafka has. Clients that compare or copy all settings of a topic do not know them, so they
 #: are described where a topic sets them, or where they are asked for.
-_NOT_OF_KAFKA = frozenset({"inline.bytes", "segment.format", "segment.own.bytes", "table.format"})
+_TXNSTORE_ONLY = frozenset({"inline.bytes", "segment.format", "segment.own.bytes", "table.format"})
 #: The settings of a group that are properties of the gateway, by Kafka's names for groups.
-_OF_GROUPS = {
+_GROUP_PROPERTIES = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
 }
 #: The defaults of the properties of a gateway.
-_DEFAULTS = Properties().texts()
+_DEFAULTS = Properties().as_texts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class _Entry:
     read_only: bool
 
     def fields(self, *, include_synonyms: bool, include_documentation: bool) -> dict[str, Any]:
-        """The fields of a response. A value that was not set comes from the defaults."""
+        """The fields of a response. The source of a value that was not set is the default."""
         synonyms = self.sources if include_synonyms else ()
         return {
             "name": self.name,
@@ -126,7 +126,7 @@ class _Entry:
         }
 
 
-def described_settings(
+def settings_fields(
     topic: CatalogTopic,
     properties: Properties,
     keys: Sequence[str] | None = None,
@@ -134,13 +134,13 @@ def described_settings(
     include_synonyms: bool,
     include_documentation: bool = False,
 ) -> list[dict[str, Any]]:
-    """The settings of a topic, with defaults.
+    """The fields of the settings of a topic, with defaults.
 
     Args:
-        properties: Those of the gateway, which has a default of its own for one setting.
-        keys: Only these; None or none: all of Kafka's, and those of txnstore that the topic sets.
-        include_synonyms: With all values, the one that counts first.
-        include_documentation: With what they mean.
+        properties: The properties of the gateway, which has its own default for one setting.
+        keys: The names of settings; None or empty: all of Kafka's, and those of txnstore that the topic sets.
+        include_synonyms: Include all values, the effective one first.
+        include_documentation: Include the meaning.
     """
     config = TopicConfig.from_stored(topic.config)
     return [
@@ -148,7 +148,7 @@ def described_settings(
             include_synonyms=include_synonyms, include_documentation=include_documentation
         )
         for setting in _SETTINGS.values()
-        if (setting.name in keys if keys else setting.name not in _NOT_OF_KAFKA - config.explicit.keys())
+        if (setting.name in keys if keys else setting.name not in _TXNSTORE_ONLY - config.explicit.keys())
     ]
 
 
@@ -157,16 +157,16 @@ def _topic_entry(setting: Setting, config: TopicConfig, properties: Properties) 
     if setting.name in config.explicit:
         sources.append((setting.name, config.explicit[setting.name], Source.TOPIC))
     if setting.name in _BROKER_NAMES:
-        sources += _sources_of_property(_BROKER_NAMES[setting.name], properties, text_of(setting.default))
+        sources += _property_sources(_BROKER_NAMES[setting.name], properties, text_of(setting.default))
     current = sources[0][1] if sources else text_of(setting.default)
     return _Entry(setting.name, current, setting.type, tuple(sources), setting.help, read_only=False)
 
 
-def _sources_of_property(name: str, properties: Properties, default: str = "") -> list[tuple[str, str, Source]]:
-    """Where the value of a property of a gateway comes from; ``default``: that of one which it does not have."""
+def _property_sources(name: str, properties: Properties, default: str = "") -> list[tuple[str, str, Source]]:
+    """The sources of the value of a gateway's property; ``default`` is for one that the gateway lacks."""
     default = _DEFAULTS.get(name, default)
-    given = properties.texts().get(name, default)
-    return [(name, given, Source.STATIC_BROKER)] * (given != default) + [(name, default, Source.DEFAULT)]
+    text = properties.as_texts().get(name, default)
+    return [(name, text, Source.STATIC_BROKER)] * (text != default) + [(name, default, Source.DEFAULT)]
 
 
 class Configs:
@@ -187,34 +187,34 @@ class Configs:
     # Describing -------------------------------------------------------------------------------------------------------
 
     async def describe(self, request: Request, client: Client) -> Fields:
-        """The settings of topics and gateways."""
-        answers = [self._described(resource, request, client) for resource in request.body.resources]
-        return {"results": await asyncio.gather(*answers)}
+        """Return the settings of topics and gateways."""
+        results = [self._describe_resource(resource, request, client) for resource in request.body.resources]
+        return {"results": await asyncio.gather(*results)}
 
-    async def _described(self, asked: Any, request: Request, client: Client) -> Fields:
-        fields = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+    async def _describe_resource(self, resource: Any, request: Request, client: Client) -> Fields:
+        fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
-            kind = self._checked(asked, "DESCRIBE_CONFIGS", client)
-            configs = await self._configs(kind, asked, request, client)
+            kind = self._check_right(resource, "DESCRIBE_CONFIGS", client)
+            configs = await self._configs(kind, resource, request, client)
         except (TxnStoreError, RefusedError) as error:
-            return {**fields, **refusal(error, Api.DESCRIBE_CONFIGS, request.version), "configs": ()}
+            return {**fields, **error_fields(error, Api.DESCRIBE_CONFIGS, request.version), "configs": ()}
         return {**fields, "configs": configs}
 
     async def _configs(
-        self, kind: ResourceKind, asked: Any, request: Request, client: Client
+        self, kind: ResourceKind, resource: Any, request: Request, client: Client
     ) -> Sequence[Mapping[str, Any]]:
-        name, keys = asked.resource_name, value(asked, "configuration_keys")
-        shown = {
-            "include_synonyms": bool(value(request.body, "include_synonyms", False)),
-            "include_documentation": bool(value(request.body, "include_documentation", False)),
+        name, keys = resource.resource_name, field_value(resource, "configuration_keys")
+        options = {
+            "include_synonyms": bool(field_value(request.body, "include_synonyms", False)),
+            "include_documentation": bool(field_value(request.body, "include_documentation", False)),
         }
         match kind:
             case ResourceKind.TOPIC:
                 check_topic_name(name)
                 view = await self._services.view_with(lambda view: name in view.topics)
-                return described_settings(topic_of(view, name), self._services.properties, keys, **shown)
+                return settings_fields(topic_of(view, name), self._services.properties, keys, **options)
             case ResourceKind.BROKER if name == "":
-                return ()  # Those of all gateways together, which can be set nowhere.
+                return ()  # The settings of the whole cluster: there are none.
             case ResourceKind.BROKER:
                 self._check_node(name)
                 entries = _broker_entries(self._services, client)
@@ -225,15 +225,15 @@ class Configs:
                 raise RefusedError(ErrorCode.invalid_request, "the name of the resource is empty")
             case kind:
                 entries = _group_entries(self._services) if kind is ResourceKind.GROUP else []
-        return [entry.fields(**shown) for entry in entries if not keys or entry.name in keys]
+        return [entry.fields(**options) for entry in entries if not keys or entry.name in keys]
 
-    def _checked(self, asked: Any, operation: Operation, client: Client) -> ResourceKind:
-        """The kind of a resource on which the client may do this."""
-        kind = _kind(asked.resource_type)
+    def _check_right(self, resource: Any, operation: Operation, client: Client) -> ResourceKind:
+        """Check that the client may do this to a resource, and return its kind."""
+        kind = _kind(resource.resource_type)
         if kind is ResourceKind.TOPIC:
-            right = on_topic(operation, asked.resource_name)
+            right = on_topic(operation, resource.resource_name)
         elif kind is ResourceKind.GROUP:
-            right = Right(operation, "GROUP", (asked.resource_name,))
+            right = Right(operation, "GROUP", (resource.resource_name,))
         else:
             right = on_cluster(operation)
         self._services.check(client, right)
@@ -252,55 +252,55 @@ class Configs:
     # Altering ---------------------------------------------------------------------------------------------------------
 
     async def alter(self, request: Request, client: Client) -> Fields:
-        """Replace all settings of topics: those that are not named get their defaults."""
-        return {"responses": await self._altered_all(request, client, _replaced)}
+        """Replace all settings of topics: those that are missing get their defaults."""
+        return {"responses": await self._alter_all(request, client, _with_replaced)}
 
     async def alter_incrementally(self, request: Request, client: Client) -> Fields:
         """Change single settings of topics (KIP-339)."""
-        return {"responses": await self._altered_all(request, client, _changed)}
+        return {"responses": await self._alter_all(request, client, _with_changes)}
 
-    async def _altered_all(
+    async def _alter_all(
         self, request: Request, client: Client, change: Callable[[Any, CatalogTopic], CatalogTopic]
     ) -> list[Fields]:
-        asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
-        twice = repeated((each.resource_type, each.resource_name) for each in request.body.resources)
-        answers = [
-            self._altered(resource, change, request, client, is_repeated=key in twice)
-            for key, resource in asked.items()
+        resources = {(each.resource_type, each.resource_name): each for each in request.body.resources}
+        duplicate_names = duplicates((each.resource_type, each.resource_name) for each in request.body.resources)
+        responses = [
+            self._alter(resource, change, request, client, is_repeated=key in duplicate_names)
+            for key, resource in resources.items()
         ]
-        return await asyncio.gather(*answers)
+        return await asyncio.gather(*responses)
 
-    async def _altered(
+    async def _alter(
         self,
-        asked: Any,
+        resource: Any,
         change: Callable[[Any, CatalogTopic], CatalogTopic],
         request: Request,
         client: Client,
         *,
         is_repeated: bool,
     ) -> Fields:
-        fields = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+        fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-            _check_changes(asked.configs)
-            kind, name = self._checked(asked, "ALTER_CONFIGS", client), asked.resource_name
+            _check_changes(resource.configs)
+            kind, name = self._check_right(resource, "ALTER_CONFIGS", client), resource.resource_name
             if kind is not ResourceKind.TOPIC:
                 if kind in {ResourceKind.BROKER, ResourceKind.BROKER_LOGGER} and name != "":
                     self._check_node(name)
-                if kind is ResourceKind.BROKER and _only_deletes(asked.configs):
-                    return fields  # Nothing is set. Kafka's tools remove what limits a move of replicas in any case.
-                raise RefusedError(ErrorCode.invalid_request, _FIXED[kind])
+                if kind is ResourceKind.BROKER and _only_deletes(resource.configs):
+                    return fields  # Nothing to delete. Kafka's tools always remove throttles of replicas.
+                raise RefusedError(ErrorCode.invalid_request, _NOT_ALTERABLE[kind])
             validate_only = request.body.validate_only
-            await alter_topic(self._services, client, name, partial(change, asked), validate_only=validate_only)
+            await alter_topic(self._services, client, name, partial(change, resource), validate_only=validate_only)
         except (TxnStoreError, RefusedError) as error:
-            return {**fields, **refusal(error, Api(request.api), request.version)}
+            return {**fields, **error_fields(error, Api(request.api), request.version)}
         return fields
 
     # Listing ----------------------------------------------------------------------------------------------------------
 
     async def list_resources(self, request: Request, client: Client) -> Fields:
-        """What has settings; before version 1 only subscriptions to metrics, of which there are none."""
+        """Return the resources with settings; before version 1 only metrics subscriptions, of which there are none."""
         try:
             self._services.check(client, on_cluster("DESCRIBE_CONFIGS"))
             if request.version < 1:
@@ -309,7 +309,7 @@ class Configs:
         except RefusedError:
             return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
         except AuthorizationError as error:
-            return {**refusal(error, Api.LIST_CONFIG_RESOURCES, request.version), "config_resources": ()}
+            return {**error_fields(error, Api.LIST_CONFIG_RESOURCES, request.version), "config_resources": ()}
         view = await self._services.freshness.head()
         nodes = [str(node.node_id) for node in self._services.peers.live]
         names = {
@@ -317,11 +317,11 @@ class Configs:
             ResourceKind.BROKER: nodes,
             ResourceKind.BROKER_LOGGER: nodes,
         }
-        listed = [(kind, name) for kind in sorted(kinds) for name in names.get(kind, ())]
-        return {"config_resources": [{"resource_type": int(kind), "resource_name": name} for kind, name in listed]}
+        resources = [(kind, name) for kind in sorted(kinds) for name in names.get(kind, ())]
+        return {"config_resources": [{"resource_type": int(kind), "resource_name": name} for kind, name in resources]}
 
 
-_FIXED = {
+_NOT_ALTERABLE = {
     ResourceKind.BROKER: "the properties of a gateway are given when it is started (--property), and cannot be altered",
     ResourceKind.BROKER_LOGGER: "a gateway has no loggers that can be altered",
     ResourceKind.CLIENT_METRICS: "a gateway takes no metrics from clients",
@@ -340,16 +340,20 @@ def _kind(number: int) -> ResourceKind:
 
 
 def _check_changes(configs: Sequence[Any]) -> None:
-    twice = repeated(config.name for config in configs)
-    if twice:
-        raise RefusedError(ErrorCode.invalid_request, f"Error due to duplicate config keys: {', '.join(sorted(twice))}")
-    without = [config.name for config in configs if config.value is None and _operation(config) is not Change.DELETE]
-    if without:
-        raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without)}")
+    duplicate_names = duplicates(config.name for config in configs)
+    if duplicate_names:
+        raise RefusedError(
+            ErrorCode.invalid_request, f"Error due to duplicate config keys: {', '.join(sorted(duplicate_names))}"
+        )
+    without_value = [
+        config.name for config in configs if config.value is None and _operation(config) is not Change.DELETE
+    ]
+    if without_value:
+        raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without_value)}")
 
 
 def _operation(config: Any) -> Change:
-    number = value(config, "config_operation", Change.SET)
+    number = field_value(config, "config_operation", Change.SET)
     try:
         return Change(number)
     except ValueError:
@@ -360,55 +364,57 @@ def _only_deletes(configs: Sequence[Any]) -> bool:
     return all(_operation(config) is Change.DELETE for config in configs)
 
 
-def _replaced(asked: Any, topic: CatalogTopic) -> CatalogTopic:
-    kept: dict[str, object] = dict.fromkeys(topic.config)
-    return altered_topic(topic, config=kept | {each.name: each.value for each in asked.configs}, inert=INERT_NAMES)
+def _with_replaced(resource: Any, topic: CatalogTopic) -> CatalogTopic:
+    defaults: dict[str, object] = dict.fromkeys(topic.config)
+    return altered_topic(
+        topic, config=defaults | {each.name: each.value for each in resource.configs}, inert=INERT_NAMES
+    )
 
 
-def _changed(asked: Any, topic: CatalogTopic) -> CatalogTopic:
+def _with_changes(resource: Any, topic: CatalogTopic) -> CatalogTopic:
     changes: dict[str, object] = {}
-    for config in asked.configs:
+    for config in resource.configs:
         match _operation(config):
             case Change.SET:
                 changes[config.name] = config.value
             case Change.DELETE:
                 changes[config.name] = None
             case operation:
-                changes[config.name] = _list(config, topic, operation)
+                changes[config.name] = _changed_list(config, topic, operation)
     return altered_topic(topic, config=changes, inert=INERT_NAMES)
 
 
-def _list(config: Any, topic: CatalogTopic, operation: Change) -> str:
-    """The value of a setting that is a list, after items are added or removed."""
+def _changed_list(config: Any, topic: CatalogTopic, operation: Change) -> str:
+    """The value of a list setting after items are added or removed."""
     setting = _SETTINGS.get(config.name)
     if setting is None or setting.type != "LIST":
         msg = f"Can't {operation.name} to key {config.name} because its type is not LIST."
         raise RefusedError(ErrorCode.invalid_config, msg)
     current = topic.config.get(config.name, text_of(setting.default))
     items = [item for item in current.split(",") if item]
-    given = [item.strip() for item in config.value.split(",")]
+    changed_items = [item.strip() for item in config.value.split(",")]
     if operation is Change.APPEND:
-        return ",".join(dict.fromkeys([*items, *given]))
-    return ",".join(item for item in items if item not in given)
+        return ",".join(dict.fromkeys([*items, *changed_items]))
+    return ",".join(item for item in items if item not in changed_items)
 
 
 # Gateways -------------------------------------------------------------------------------------------------------------
 
 
 def _broker_entries(services: Services, client: Client) -> list[_Entry]:
-    """What clients ask a broker for: its properties, and the defaults of topics. None of it can be altered."""
+    """The settings that clients expect of a broker: its properties and the defaults of topics. All are read-only."""
     own = services.peers.own
     protocol = ("SASL_" if client.principal else "") + ("SSL" if services.peers.encrypted else "PLAINTEXT")
     entries = [
-        _given(
+        _fixed_entry(
             "advertised.listeners", f"{protocol}://{own.host}:{own.port}", "LIST", "where clients reach this gateway"
         ),
-        _given("broker.id", str(own.node_id), "INT", "the number of this gateway"),
-        _given("node.id", str(own.node_id), "INT", "the number of this gateway"),
-        _given("log.dirs", services.connection.url, "STRING", "where the store is"),
-        _default("default.replication.factor", "1", "INT", "no effect: the storage replicates"),
-        _default("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
-        _given(
+        _fixed_entry("broker.id", str(own.node_id), "INT", "the number of this gateway"),
+        _fixed_entry("node.id", str(own.node_id), "INT", "the number of this gateway"),
+        _fixed_entry("log.dirs", services.connection.url, "STRING", "where the store is"),
+        _default_entry("default.replication.factor", "1", "INT", "no effect: the storage replicates"),
+        _default_entry("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
+        _fixed_entry(
             "transaction.max.timeout.ms",
             str(services.connection.transaction_max_timeout_ms),
             "INT",
@@ -417,9 +423,9 @@ def _broker_entries(services: Services, client: Client) -> list[_Entry]:
     ]
     for name in _DEFAULTS:
         kind: SettingType = "BOOLEAN" if _DEFAULTS[name] in {"true", "false"} else "INT"
-        entries.append(_of_property(name, name, kind, services.properties))
+        entries.append(_property_entry(name, name, kind, services.properties))
     entries += [
-        _default(_BROKER_NAMES[name], text_of(setting.default), setting.type, setting.help)
+        _default_entry(_BROKER_NAMES[name], text_of(setting.default), setting.type, setting.help)
         for name, setting in _SETTINGS.items()
         if name in _BROKER_NAMES and _BROKER_NAMES[name] not in _DEFAULTS
     ]
@@ -427,18 +433,20 @@ def _broker_entries(services: Services, client: Client) -> list[_Entry]:
 
 
 def _group_entries(services: Services) -> list[_Entry]:
-    """The settings of a group, which are the same for all groups."""
-    return [_of_property(name, of_gateway, "INT", services.properties) for name, of_gateway in _OF_GROUPS.items()]
+    """The settings of a group, the same for all groups."""
+    return [
+        _property_entry(name, of_gateway, "INT", services.properties) for name, of_gateway in _GROUP_PROPERTIES.items()
+    ]
 
 
-def _of_property(name: str, of_gateway: str, kind: SettingType, properties: Properties) -> _Entry:
-    sources = tuple(_sources_of_property(of_gateway, properties))
+def _property_entry(name: str, of_gateway: str, kind: SettingType, properties: Properties) -> _Entry:
+    sources = tuple(_property_sources(of_gateway, properties))
     return _Entry(name, sources[0][1], kind, sources, "given when the gateway is started", read_only=True)
 
 
-def _given(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
+def _fixed_entry(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
     return _Entry(name, text, kind, ((name, text, Source.STATIC_BROKER),), meaning, read_only=True)
 
 
-def _default(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
+def _default_entry(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
     return _Entry(name, text, kind, ((name, text, Source.DEFAULT),), meaning, read_only=True)

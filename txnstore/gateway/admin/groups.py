@@ -21,17 +21,22 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
-from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, refusal
+from txnstore.gateway.admin.common import error_fields, led_chains, on_cluster, on_topic
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
 from txnstore.gateway.groups.classic.group import State
-from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator, assignment_of, by_topic, describe_topics
+from txnstore.gateway.groups.consumer.coordinator import (
+    ConsumerCoordinator,
+    assignment_by_topic,
+    describe_topics,
+    topic_partitions_fields,
+)
 from txnstore.gateway.groups.consumer.members import LEAVING_FOR_NOW, KeptMember, assignor_name, state_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
-from txnstore.gateway.wire import Request, build, value
+from txnstore.gateway.wire import Request, build, field_value
 
 #: The protocol of consumers, and its first version, which has subscriptions and assignments.
 _CONSUMER, _PROTOCOL_VERSION = "consumer", b"\0\0"
@@ -68,22 +73,24 @@ class Groups:
             Api.OFFSET_DELETE: self.delete_offsets,
         }
 
-    async def _stored(self, view: View, names: Sequence[str]) -> dict[str, Fields]:
-        """Those of the groups that exist, as the chain has them."""
+    async def _describe_stored(self, view: View, names: Sequence[str]) -> dict[str, Fields]:
+        """Describe the existing groups as the chain has them, by name."""
         expired_members = self._services.connection.chains.ages.expired_members
 
-        def describe() -> dict[str, Fields]:  # In a thread: the storage may be asked for the age of an entry.
+        def describe() -> dict[str, Fields]:  # In a thread: it may read the age of an entry.
             found: dict[str, Fields] = {}
             for name in names:
                 group = view.groups.get(name)
                 if group is not None and exists(group):
-                    found[name] = _stored(name, group, {member for member, _ in expired_members(view.states, name)})
+                    found[name] = _stored_group_fields(
+                        name, group, {member for member, _ in expired_members(view.states, name)}
+                    )
             return found
 
         return await self._services.in_thread(describe)
 
     async def list(self, request: Request, client: Client) -> Fields:
-        """The groups that this gateway coordinates, in these states and of these types; without filters all."""
+        """Return the groups that this gateway coordinates, filtered by state and type."""
         view, services = await self._services.freshness.head(), self._services
         sees_all = services.may(client, on_cluster("DESCRIBE"))
 
@@ -92,11 +99,11 @@ class Groups:
 
         led = led_chains(services)
         stored = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in led]
-        found = await self._stored(view, stored)
-        live = self._classic.live()  # It knows more of these than the chain.
-        found |= {name: live[name] for name in visible(live)}
-        states = {name.lower() for name in value(request.body, "states_filter", ())}
-        types = {name.lower() for name in value(request.body, "types_filter", ())}
+        found = await self._describe_stored(view, stored)
+        loaded = self._classic.live()  # Newer than their state in the chain.
+        found |= {name: loaded[name] for name in visible(loaded)}
+        states = {name.lower() for name in field_value(request.body, "states_filter", ())}
+        types = {name.lower() for name in field_value(request.body, "types_filter", ())}
         groups = [
             group
             for _, group in sorted(found.items())
@@ -107,23 +114,21 @@ class Groups:
     # Describing -------------------------------------------------------------------------------------------------------
 
     async def describe(self, request: Request, client: Client) -> Fields:
-        """Groups with their members, in the form of the classic protocol."""
+        """Describe groups and their members, in the form of the classic protocol."""
         view, names = await self._services.freshness.head(), list(dict.fromkeys(request.body.groups))
-        stored = await self._stored(view, names)
+        stored = await self._describe_stored(view, names)
         groups: list[Fields] = []
         for name in names:
             try:
                 self._services.check(client, _on_group("DESCRIBE", name))
-                groups.append(await self._described(view, name, stored.get(name), request, client))
+                groups.append(await self._describe(view, name, stored.get(name), request, client))
             except (TxnStoreError, RefusedError) as error:
-                groups.append({"group_id": name, **refusal(error, Api.DESCRIBE_GROUPS, request.version)})
+                groups.append({"group_id": name, **error_fields(error, Api.DESCRIBE_GROUPS, request.version)})
         return {"groups": groups}
 
-    async def _described(
-        self, view: View, name: str, stored: Fields | None, request: Request, client: Client
-    ) -> Fields:
+    async def _describe(self, view: View, name: str, stored: Fields | None, request: Request, client: Client) -> Fields:
         group, is_classic = stored, stored is not None and view.groups[name].kind == "classic"
-        if is_classic or self._classic.state(name) is not None:  # Its coordinator knows more of it than the chain.
+        if is_classic or self._classic.state(name) is not None:  # Its coordinator is ahead of the chain.
             described = await self._classic.describe(name)
             group = stored if described["group_state"] is State.DEAD else described
         if group is None or group["group_type"] != _CLASSIC:
@@ -134,17 +139,17 @@ class Groups:
         return {**group, "authorized_operations": self._operations(request, name, client)}
 
     async def describe_consumers(self, request: Request, client: Client) -> Fields:
-        """Groups of KIP-848 with their members."""
+        """Describe groups of KIP-848 and their members."""
         await self._services.freshness.head()
         view, groups = self._services.freshness.view, []
         for name in dict.fromkeys(request.body.group_ids):
             try:
-                groups.append(self._described_consumers(view, name, request, client))
+                groups.append(self._describe_consumer_group(view, name, request, client))
             except (TxnStoreError, RefusedError) as error:
-                groups.append({"group_id": name, **refusal(error, Api.CONSUMER_GROUP_DESCRIBE, request.version)})
+                groups.append({"group_id": name, **error_fields(error, Api.CONSUMER_GROUP_DESCRIBE, request.version)})
         return {"groups": groups}
 
-    def _described_consumers(self, view: View, name: str, request: Request, client: Client) -> Fields:
+    def _describe_consumer_group(self, view: View, name: str, request: Request, client: Client) -> Fields:
         group = view.groups.get(name, Group())
         members = [member for _, member in sorted(group.members.items())]
         self._services.check(client, _on_group("DESCRIBE", name))
@@ -155,7 +160,7 @@ class Groups:
             raise RefusedError(ErrorCode.group_id_not_found, f"Group {name} is not a consumer group.")
         topics = {topic for member in members for topic in (*member.topics, *(tp.topic for tp in member.target))}
         self._services.check(client, describe_topics(topics))
-        kept = self._consumers.kept(name)
+        kept = self._consumers.kept_members(name)
         return {
             "group_id": name,
             "error_code": ErrorCode.none,
@@ -163,13 +168,13 @@ class Groups:
             "group_epoch": group.generation,
             "assignment_epoch": group.generation,
             "assignor_name": assignor_name(members),
-            "members": [_consumer(view, group, member, kept[member.member_id]) for member in members],
+            "members": [_consumer_member_fields(view, group, member, kept[member.member_id]) for member in members],
             "authorized_operations": self._operations(request, name, client),
         }
 
     def _operations(self, request: Request, name: str, client: Client) -> int:
-        """What the client may do to a group, if it asks."""
-        is_asked = value(request.body, "include_authorized_operations", False)
+        """The operations that the client may do on a group, if it asks for them."""
+        is_asked = field_value(request.body, "include_authorized_operations", False)
         return operations_of(self._services, client, "GROUP", name) if is_asked else NO_OPERATIONS
 
     # Deleting ---------------------------------------------------------------------------------------------------------
@@ -202,14 +207,14 @@ class Groups:
             for topic in request.body.topics:
                 for partition in topic.partitions:
                     tp = TopicPartition(topic.name, partition.partition_index)
-                    codes[tp] = await self._deletable(tp, request.version, client)
-            chosen = tuple(tp for tp, code in codes.items() if code is ErrorCode.none)
-            kept: tuple[TopicPartition, ...] = await services.commits.submit(
-                DeleteOffsets(name, chosen), client.principal
+                    codes[tp] = await self._check_deletable(tp, request.version, client)
+            to_delete = tuple(tp for tp, code in codes.items() if code is ErrorCode.none)
+            undeleted: tuple[TopicPartition, ...] = await services.commits.submit(
+                DeleteOffsets(name, to_delete), client.principal
             )
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.OFFSET_DELETE, request.version), "topics": ()}
-        codes |= dict.fromkeys(kept, ErrorCode.group_subscribed_to_topic)
+        codes |= dict.fromkeys(undeleted, ErrorCode.group_subscribed_to_topic)
         topics = [
             {
                 "name": topic.name,
@@ -225,7 +230,7 @@ class Groups:
         ]
         return {"topics": topics}
 
-    async def _deletable(self, tp: TopicPartition, version: int, client: Client) -> ErrorCode:
+    async def _check_deletable(self, tp: TopicPartition, version: int, client: Client) -> ErrorCode:
         try:
             self._services.check(client, on_topic("READ", tp.topic))
             await self._services.find(tp.topic, None, tp.partition)
@@ -241,8 +246,8 @@ def _on_group(operation: Operation, name: str) -> Right:
 # Groups as the chain has them -----------------------------------------------------------------------------------------
 
 
-def _stored(name: str, group: Group, expired: set[str]) -> Fields:
-    """A group, without the members whose leases have expired, and those of which a gateway knows more."""
+def _stored_group_fields(name: str, group: Group, expired: set[str]) -> Fields:
+    """Describe a stored group without expired members, and without those that a gateway knows better."""
     fields: dict[str, Any] = {"group_id": name, "group_type": _CLASSIC, "group_state": State.EMPTY, "protocol_type": ""}
     if group.kind == "classic":
         state = State.STABLE if group.classic_members else State.EMPTY
@@ -250,7 +255,7 @@ def _stored(name: str, group: Group, expired: set[str]) -> Fields:
         return {**fields, "group_state": state, "protocol_type": protocol_type}
     if group.kind == "consumer":
         return {**fields, "group_type": _KIP_848, "group_state": state_of(group), "protocol_type": _CONSUMER}
-    # Of processes that use the store itself: what the group would be with a broker.
+    # The members use the store without a gateway: describe the group as a broker would.
     members = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
     if members or group.generation >= 0:
         fields["protocol_type"] = _CONSUMER
@@ -258,12 +263,12 @@ def _stored(name: str, group: Group, expired: set[str]) -> Fields:
         is_stable = all(member.assigned == member.target == member.held for member in members)
         fields["group_state"] = State.STABLE if is_stable else State.PREPARING_REBALANCE
         fields["protocol_data"] = members[0].assignor if is_stable else ""
-        fields["members"] = [_native(member) for member in members]
+        fields["members"] = [_native_member_fields(member) for member in members]
     return fields
 
 
-def _native(member: Member) -> Fields:
-    """A member; its id ends with the host and the process that it runs in."""
+def _native_member_fields(member: Member) -> Fields:
+    """Describe a member that uses the store itself; its id ends with its host and process."""
     numbers: dict[str, list[int]] = {}
     for tp in member.assigned:
         numbers.setdefault(tp.topic, []).append(tp.partition)
@@ -277,8 +282,8 @@ def _native(member: Member) -> Fields:
     }
 
 
-def _consumer(view: View, group: Group, member: Member, kept: KeptMember) -> Fields:
-    """A member of KIP-848."""
+def _consumer_member_fields(view: View, group: Group, member: Member, kept: KeptMember) -> Fields:
+    """Describe a member of KIP-848."""
     assert group.epochs is not None
     return {
         "member_id": member.member_id,
@@ -289,18 +294,18 @@ def _consumer(view: View, group: Group, member: Member, kept: KeptMember) -> Fie
         "client_host": kept.client_host,
         "subscribed_topic_names": sorted(kept.names),
         "subscribed_topic_regex": kept.regex or None,
-        "assignment": _partitions(view, member.assigned),
-        "target_assignment": _partitions(view, member.target),
+        "assignment": _assignment_fields(view, member.assigned),
+        "target_assignment": _assignment_fields(view, member.target),
         "member_type": _CONSUMER_MEMBER,
     }
 
 
-def _partitions(view: View, tps: tuple[TopicPartition, ...]) -> Fields:
-    return {"topic_partitions": by_topic(assignment_of(view, tps))}
+def _assignment_fields(view: View, tps: tuple[TopicPartition, ...]) -> Fields:
+    return {"topic_partitions": topic_partitions_fields(assignment_by_topic(view, tps))}
 
 
 def _protocol_data(schema: type, fields: Fields) -> bytes:
-    """A message of the protocol that consumers speak with each other, which clients decode."""
+    """Encode a message of the protocol among consumers, which clients decode."""
     buffer = BytesIO(_PROTOCOL_VERSION)
     buffer.seek(len(_PROTOCOL_VERSION))
     entity_writer(schema)(buffer, build(schema, fields))

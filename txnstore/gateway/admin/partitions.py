@@ -1,4 +1,4 @@
-"""DeleteRecords, DescribeLogDirs, ElectLeaders, ListPartitionReassignments: what brokers do with partitions."""
+"""DeleteRecords, DescribeLogDirs, ElectLeaders, ListPartitionReassignments: operations of brokers on partitions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, TxnStoreError, UndecidedRecordsError
-from txnstore.gateway.admin.common import led_chains, on_cluster, refusal
+from txnstore.gateway.admin.common import error_fields, led_chains, on_cluster
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request
 
-#: Says that a size is not known: the storage has no limit.
+#: Stands for an unknown size: the storage has no limit.
 _UNKNOWN = -1
 
 
 class Partitions:
-    """Deletes records, and answers what a broker knows of its disks and replicas."""
+    """Deletes records, and describes disks and replicas as a broker does."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -43,17 +43,17 @@ class Partitions:
         """Move the starts of logs; each partition is refused alone."""
         topics = []
         for topic in request.body.topics:
-            answers = [self._deleted(topic.name, each, request.version, client) for each in topic.partitions]
-            topics.append({"name": topic.name, "partitions": await asyncio.gather(*answers)})
+            results = [self._delete(topic.name, each, request.version, client) for each in topic.partitions]
+            topics.append({"name": topic.name, "partitions": await asyncio.gather(*results)})
         return {"topics": topics}
 
-    async def _deleted(self, topic: str, asked: Any, version: int, client: Client) -> Fields:
-        services, number = self._services, asked.partition_index
+    async def _delete(self, topic: str, partition: Any, version: int, client: Client) -> Fields:
+        services, number = self._services, partition.partition_index
         fields = {"partition_index": number, "error_code": ErrorCode.none, "low_watermark": _UNKNOWN}
         try:
             services.check(client, delete_records_of([topic]))
-            found = await services.find(topic, None, number)
-            deletion = Deletion(TopicPartition(topic, number), asked.offset, found.topic_id)
+            catalog_topic = await services.find(topic, None, number)
+            deletion = Deletion(TopicPartition(topic, number), partition.offset, catalog_topic.topic_id)
             starts = await services.commits.submit(DeleteRecords((deletion,)), client.principal)
         except UndecidedRecordsError:
             return {**fields, "error_code": ErrorCode.offset_out_of_range}
@@ -62,17 +62,17 @@ class Partitions:
         return {**fields, "low_watermark": starts[deletion.tp]}
 
     async def describe_log_dirs(self, request: Request, client: Client) -> Fields:
-        """The store as the only directory, with the size of each partition that this gateway leads."""
+        """Describe the store as the only directory, with the size of each partition that this gateway leads."""
         try:
             self._services.check(client, on_cluster("DESCRIBE"))
         except AuthorizationError as error:
             return {"error_code": code_of(error, Api.DESCRIBE_LOG_DIRS, request.version), "results": ()}
         view = await self._services.freshness.head()
-        asked = request.body.topics
-        if asked is None:
+        requested = request.body.topics
+        if requested is None:
             wanted = {name: list(range(topic.partitions)) for name, topic in sorted(view.topics.items())}
         else:
-            wanted = {topic.topic: list(topic.partitions) for topic in asked}
+            wanted = {topic.topic: list(topic.partitions) for topic in requested}
         led = led_chains(self._services)
         topics = await self._services.in_thread(lambda: _sizes(view, wanted, led))
         directory = {
@@ -84,12 +84,12 @@ class Partitions:
         return {"results": [directory]}
 
     async def elect_leaders(self, request: Request, client: Client) -> Fields:
-        """No partition needs an election: its leader is there, and no other one is preferred."""
+        """Answer that no partition needs an election: each has its only leader."""
         body, denied = request.body, None
         try:
             self._services.check(client, on_cluster("ALTER"))
         except AuthorizationError as error:
-            denied = refusal(error, Api.ELECT_LEADERS, request.version)
+            denied = error_fields(error, Api.ELECT_LEADERS, request.version)
         if body.topic_partitions is None:  # All: those that need no election are not listed.
             return {"error_code": denied["error_code"] if denied else ErrorCode.none, "replica_election_results": ()}
         view = await self._services.freshness.head()
@@ -97,7 +97,7 @@ class Partitions:
             {
                 "topic": topic.topic,
                 "partition_result": [
-                    {"partition_id": number, **(denied or _election(view, TopicPartition(topic.topic, number)))}
+                    {"partition_id": number, **(denied or _election_fields(view, TopicPartition(topic.topic, number)))}
                     for number in topic.partitions
                 ],
             }
@@ -106,16 +106,16 @@ class Partitions:
         return {"error_code": denied["error_code"] if denied else ErrorCode.none, "replica_election_results": results}
 
     async def list_reassignments(self, request: Request, client: Client) -> Fields:
-        """None: partitions have no replicas that could move."""
+        """Return no reassignment: partitions have no replicas that could move."""
         try:
             self._services.check(client, on_cluster("DESCRIBE"))
         except AuthorizationError as error:
-            return {**refusal(error, Api.LIST_PARTITION_REASSIGNMENTS, request.version), "topics": ()}
+            return {**error_fields(error, Api.LIST_PARTITION_REASSIGNMENTS, request.version), "topics": ()}
         return {"topics": ()}
 
 
 def _sizes(view: View, wanted: dict[str, list[int]], led: frozenset[int]) -> list[Fields]:
-    """The size of each partition that exists in these chains. In a thread: a log may have a million batches."""
+    """The size of each existing partition of these chains. In a thread: a log may have a million batches."""
     topics: list[Fields] = []
     for name, numbers in wanted.items():
         tps = [TopicPartition(name, number) for number in numbers]
@@ -130,7 +130,7 @@ def _sizes(view: View, wanted: dict[str, list[int]], led: frozenset[int]) -> lis
     return topics
 
 
-def _election(view: View, tp: TopicPartition) -> dict[str, object]:
+def _election_fields(view: View, tp: TopicPartition) -> dict[str, object]:
     if view.partition(tp) is None:
         return {"error_code": ErrorCode.unknown_topic_or_partition, "error_message": f"No such partition as {tp}"}
     return {"error_code": ErrorCode.election_not_needed, "error_message": "the partition has its leader"}

@@ -19,17 +19,17 @@ from txnstore.core.decide import decide
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import begin_entry
 from txnstore.errors import TopicChangedError, TopicExistsError, TxnStoreError
-from txnstore.gateway.admin.common import alter_topic, on_topic, refusal, repeated, topic_of
-from txnstore.gateway.admin.configs import described_settings
+from txnstore.gateway.admin.common import alter_topic, duplicates, error_fields, on_topic, topic_of
+from txnstore.gateway.admin.configs import settings_fields
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.metadata import INTERNAL_TOPICS
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_by_id, topic_uuid
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 from txnstore.validation import check_topic_name
 
-#: Stands for the default of a number.
+#: Stands for a default number of partitions or replicas.
 _DEFAULT = -1
 #: The partitions of Kafka's internal topics.
 _INTERNAL_PARTITIONS = 50
@@ -63,13 +63,16 @@ class Topics:
 
     async def create(self, request: Request, client: Client) -> Fields:
         """Create topics; each is refused alone."""
-        asked = {topic.name: topic for topic in request.body.topics}
-        twice = repeated(topic.name for topic in request.body.topics)
-        answers = [self._created(topic, request, client, is_repeated=name in twice) for name, topic in asked.items()]
-        return {"topics": await asyncio.gather(*answers)}
+        distinct = {topic.name: topic for topic in request.body.topics}
+        duplicate_keys = duplicates(topic.name for topic in request.body.topics)
+        results = [
+            self._create_or_error(topic, request, client, is_repeated=name in duplicate_keys)
+            for name, topic in distinct.items()
+        ]
+        return {"topics": await asyncio.gather(*results)}
 
-    async def _created(self, asked: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
-        name = asked.name
+    async def _create_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
+        name = requested.name
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
@@ -78,27 +81,27 @@ class Topics:
                 raise RefusedError(ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited.")
             check_topic_name(name)
             if name in INTERNAL_TOPICS:
-                # What they hold is in the chains, so there is nothing to create for a client that wants to be sure.
-                shape = self._shape(asked, _INTERNAL_PARTITIONS)
-                shown = {"num_partitions": shape.partitions, "replication_factor": shape.replicas, "configs": ()}
-                return {"name": name, **shown}
-            topic, shape = await self._create(asked, client, validate_only=request.body.validate_only)
+                # The chains have their content, so creating them has no effect.
+                shape = self._shape(requested, _INTERNAL_PARTITIONS)
+                shape_fields = {"num_partitions": shape.partitions, "replication_factor": shape.replicas, "configs": ()}
+                return {"name": name, **shape_fields}
+            topic, shape = await self._create(requested, client, validate_only=request.body.validate_only)
         except (TxnStoreError, RefusedError) as error:
-            return {"name": name, "configs": (), **refusal(error, Api.CREATE_TOPICS, request.version)}
-        return {"name": name, "topic_id": topic_uuid(topic), **self._details(topic, shape, client)}
+            return {"name": name, "configs": (), **error_fields(error, Api.CREATE_TOPICS, request.version)}
+        return {"name": name, "topic_id": topic_uuid(topic), **self._details_fields(topic, shape, client)}
 
-    async def _create(self, asked: Any, client: Client, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:
+    async def _create(self, requested: Any, client: Client, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:
         services = self._services
-        view = await services.view_with(lambda view: asked.name not in view.topics)
-        if asked.name in view.topics:
-            raise TopicExistsError(f"Topic '{asked.name}' already exists.")
-        without = [config.name for config in asked.configs if config.value is None]
-        if without:
-            raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without)}")
-        shape = self._shape(asked, services.properties.num_partitions)
-        config = {config.name: config.value for config in asked.configs}
+        view = await services.view_with(lambda view: requested.name not in view.topics)
+        if requested.name in view.topics:
+            raise TopicExistsError(f"Topic '{requested.name}' already exists.")
+        without_value = [config.name for config in requested.configs if config.value is None]
+        if without_value:
+            raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without_value)}")
+        shape = self._shape(requested, services.properties.num_partitions)
+        config = {config.name: config.value for config in requested.configs}
         runtime = services.connection.runtime
-        topic = new_topic(runtime, asked.name, shape.partitions, config=config, inert=INERT_NAMES)
+        topic = new_topic(runtime, requested.name, shape.partitions, config=config, inert=INERT_NAMES)
         check_place(services.connection.objects, topic)
         if not validate_only:
             return await services.commits.submit(CreateTopic(topic), client.principal), shape
@@ -106,11 +109,11 @@ class Topics:
         decide(begin_entry(state, runtime.clock()), CreateTopic(topic), services.principal(client))
         return topic, shape
 
-    def _shape(self, asked: Any, default: int) -> _Shape:
+    def _shape(self, requested: Any, default: int) -> _Shape:
         """The partitions and replicas of a new topic, by Kafka's rules. All replicas but one are in the storage."""
-        partitions, replicas = asked.num_partitions, asked.replication_factor
-        if asked.assignments:
-            return self._assigned(asked)
+        partitions, replicas = requested.num_partitions, requested.replication_factor
+        if requested.assignments:
+            return self._assigned_shape(requested)
         if replicas < _DEFAULT or replicas == 0:
             msg = "Replication factor must be larger than 0, or -1 to use the default value."
             raise RefusedError(ErrorCode.invalid_replication_factor, msg)
@@ -122,18 +125,18 @@ class Topics:
             raise RefusedError(ErrorCode.invalid_partitions, msg)
         return _Shape(default if partitions == _DEFAULT else partitions, 1 if replicas == _DEFAULT else replicas)
 
-    def _assigned(self, asked: Any) -> _Shape:
-        """The number of partitions that are assigned; which gateway serves them is not for clients to choose."""
-        if asked.replication_factor != _DEFAULT or asked.num_partitions != _DEFAULT:
-            which = "replication factor" if asked.replication_factor != _DEFAULT else "numPartitions"
-            msg = f"A manual partition assignment was specified, but {which} was not set to -1."
+    def _assigned_shape(self, requested: Any) -> _Shape:
+        """Count the assigned partitions and replicas; clients cannot choose the gateways of partitions."""
+        if requested.replication_factor != _DEFAULT or requested.num_partitions != _DEFAULT:
+            field_name = "replication factor" if requested.replication_factor != _DEFAULT else "numPartitions"
+            msg = f"A manual partition assignment was specified, but {field_name} was not set to -1."
             raise RefusedError(ErrorCode.invalid_request, msg)
-        numbers = sorted(each.partition_index for each in asked.assignments)
+        numbers = sorted(each.partition_index for each in requested.assignments)
         if numbers != list(range(len(numbers))):
             msg = "partitions should be a consecutive 0-based integer sequence"
             raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
-        self._check_brokers([each.broker_ids for each in asked.assignments])
-        return _Shape(len(numbers), len(asked.assignments[0].broker_ids))
+        self._check_brokers([each.broker_ids for each in requested.assignments])
+        return _Shape(len(numbers), len(requested.assignments[0].broker_ids))
 
     def _check_brokers(self, assignments: list[tuple[int, ...]]) -> None:
         known = {node.node_id for node in self._services.peers.nodes}
@@ -144,46 +147,48 @@ class Topics:
         if len({len(brokers) for brokers in assignments}) > 1:
             raise RefusedError(ErrorCode.invalid_replica_assignment, "partitions have different numbers of replicas")
 
-    def _details(self, topic: CatalogTopic, shape: _Shape, client: Client) -> Fields:
-        """What the response says about a new topic (KIP-525), if the client may know its settings."""
+    def _details_fields(self, topic: CatalogTopic, shape: _Shape, client: Client) -> Fields:
+        """The details of a new topic in the response (KIP-525), if the client may see its settings."""
         if not self._services.may(client, on_topic("DESCRIBE_CONFIGS", topic.name)):
             return {"topic_config_error_code": int(ErrorCode.topic_authorization_failed.value), "configs": None}
         return {
             "num_partitions": topic.partitions,
             "replication_factor": shape.replicas,
-            "configs": described_settings(topic, self._services.properties, include_synonyms=False),
+            "configs": settings_fields(topic, self._services.properties, include_synonyms=False),
         }
 
     # Deleting ---------------------------------------------------------------------------------------------------------
 
     async def delete(self, request: Request, client: Client) -> Fields:
-        """Delete topics, named by their names, or by their ids."""
-        names = value(request.body, "topic_names")
-        asked: list[tuple[str | None, UUID | None]]
+        """Delete topics by name or by id."""
+        names = field_value(request.body, "topic_names")
+        keys: list[tuple[str | None, UUID | None]]
         if names is not None:
-            asked = [(name, None) for name in names]
+            keys = [(name, None) for name in names]
         else:
-            asked = [(topic.name, topic.topic_id or None) for topic in request.body.topics]
-        twice = repeated(asked)
-        answers = [
-            self._deleted(name, topic_id, request.version, client, is_repeated=(name, topic_id) in twice)
-            for name, topic_id in dict.fromkeys(asked)
+            keys = [(topic.name, topic.topic_id or None) for topic in request.body.topics]
+        duplicate_keys = duplicates(keys)
+        responses = [
+            self._delete_or_error(
+                name, topic_id, request.version, client, is_repeated=(name, topic_id) in duplicate_keys
+            )
+            for name, topic_id in dict.fromkeys(keys)
         ]
-        return {"responses": await asyncio.gather(*answers)}
+        return {"responses": await asyncio.gather(*responses)}
 
-    async def _deleted(
+    async def _delete_or_error(
         self, name: str | None, topic_id: UUID | None, version: int, client: Client, *, is_repeated: bool
     ) -> Mapping[str, Any]:
         try:
             if (name is None) == (topic_id is None):
-                what = "Neither topic name nor id were specified." if name is None else "Name and id were specified."
-                raise RefusedError(ErrorCode.invalid_request, what)
+                message = "Neither topic name nor id were specified." if name is None else "Name and id were specified."
+                raise RefusedError(ErrorCode.invalid_request, message)
             if is_repeated:
-                what = "Duplicate topic name." if topic_id is None else "Duplicate topic id."
-                raise RefusedError(ErrorCode.invalid_request, what)
+                message = "Duplicate topic name." if topic_id is None else "Duplicate topic id."
+                raise RefusedError(ErrorCode.invalid_request, message)
             deleted = await (self._delete(name, client) if name is not None else self._delete_by_id(topic_id, client))
         except (TxnStoreError, RefusedError) as error:
-            return {"name": name, "topic_id": topic_id, **refusal(error, Api.DELETE_TOPICS, version)}
+            return {"name": name, "topic_id": topic_id, **error_fields(error, Api.DELETE_TOPICS, version)}
         return {"name": deleted.name, "topic_id": topic_uuid(deleted)}
 
     async def _delete(self, name: str, client: Client) -> CatalogTopic:
@@ -199,7 +204,7 @@ class Topics:
             topic = topic_by_id(await services.freshness.head(), topic_id)
             services.check(client, on_topic("DELETE", topic.name))
             try:
-                # Of this revision: another topic may have the name by now.
+                # Only this revision: another topic may have the name by now.
                 await services.commits.submit(DeleteTopic(topic.name, topic.revision), client.principal)
             except TopicChangedError:
                 continue
@@ -209,39 +214,42 @@ class Topics:
 
     async def create_partitions(self, request: Request, client: Client) -> Fields:
         """Add partitions to topics."""
-        asked = {topic.name: topic for topic in request.body.topics}
-        twice = repeated(topic.name for topic in request.body.topics)
-        answers = [self._enlarged(topic, request, client, is_repeated=name in twice) for name, topic in asked.items()]
-        return {"results": await asyncio.gather(*answers)}
+        distinct = {topic.name: topic for topic in request.body.topics}
+        duplicate_keys = duplicates(topic.name for topic in request.body.topics)
+        results = [
+            self._enlarge_or_error(topic, request, client, is_repeated=name in duplicate_keys)
+            for name, topic in distinct.items()
+        ]
+        return {"results": await asyncio.gather(*results)}
 
-    async def _enlarged(self, asked: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
+    async def _enlarge_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
-            self._services.check(client, on_topic("ALTER", asked.name))
-            change = partial(self._with_partitions, asked)
+            self._services.check(client, on_topic("ALTER", requested.name))
+            change = partial(self._with_partition_count, requested)
             validate_only = request.body.validate_only
-            await alter_topic(self._services, client, asked.name, change, validate_only=validate_only)
+            await alter_topic(self._services, client, requested.name, change, validate_only=validate_only)
         except (TxnStoreError, RefusedError) as error:
-            return {"name": asked.name, **refusal(error, Api.CREATE_PARTITIONS, request.version)}
-        return {"name": asked.name}
+            return {"name": requested.name, **error_fields(error, Api.CREATE_PARTITIONS, request.version)}
+        return {"name": requested.name}
 
-    def _with_partitions(self, asked: Any, topic: CatalogTopic) -> CatalogTopic:
-        count, before = asked.count, topic.partitions
-        if count == before:
-            raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {before} partition(s).")
-        if count < before:
-            msg = f"The topic {topic.name} currently has {before} partition(s); {count} would not be an increase."
+    def _with_partition_count(self, requested: Any, topic: CatalogTopic) -> CatalogTopic:
+        count, current = requested.count, topic.partitions
+        if count == current:
+            raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")
+        if count < current:
+            msg = f"The topic {topic.name} currently has {current} partition(s); {count} would not be an increase."
             raise RefusedError(ErrorCode.invalid_partitions, msg)
         if count > MAX_PARTITIONS:
             msg = f"a topic has at most {MAX_PARTITIONS} partitions, not {count}"
             raise RefusedError(ErrorCode.invalid_partitions, msg)
-        if asked.assignments is not None:
-            if len(asked.assignments) != count - before:
+        if requested.assignments is not None:
+            if len(requested.assignments) != count - current:
                 msg = (
-                    f"Attempted to add {count - before} additional partition(s), but only {len(asked.assignments)} "
-                    "assignment(s) were specified."
+                    f"Attempted to add {count - current} additional partition(s), "
+                    f"but only {len(requested.assignments)} assignment(s) were specified."
                 )
                 raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
-            self._check_brokers([each.broker_ids for each in asked.assignments])
+            self._check_brokers([each.broker_ids for each in requested.assignments])
         return altered_topic(topic, count)

@@ -1,4 +1,4 @@
-"""DescribeProducers, DescribeTransactions, ListTransactions, WriteTxnMarkers: what KIP-664 asks of transactions."""
+"""DescribeProducers, DescribeTransactions, ListTransactions, WriteTxnMarkers: the requests of KIP-664."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.core.transactions.sessions import client_identity
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, TxnStoreError
-from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, refusal
+from txnstore.gateway.admin.common import error_fields, led_chains, on_cluster, on_topic
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 from txnstore.validation import check_topic_name
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 #: Kafka's names of the states.
 STATE_NAMES = {state: "".join(word.capitalize() for word in state.name.split("_")) for state in TxnState}
 _STATES = {name: state for state, name in STATE_NAMES.items()}
-#: Stands for an offset, a time or a duration that there is not.
+#: Stands for a missing offset, time or duration.
 _NONE = -1
 
 
@@ -54,13 +54,13 @@ class AdminTransactions:
     # Showing ----------------------------------------------------------------------------------------------------------
 
     async def describe_producers(self, request: Request, client: Client) -> Fields:
-        """The producers that partitions know."""
+        """Describe the producers of partitions."""
         view = await self._services.freshness.head()
         topics = [
             {
                 "name": topic.name,
                 "partitions": [
-                    self._producers(view, TopicPartition(topic.name, number), request.version, client)
+                    self._describe_partition(view, TopicPartition(topic.name, number), request.version, client)
                     for number in topic.partition_indexes
                 ],
             }
@@ -68,13 +68,13 @@ class AdminTransactions:
         ]
         return {"topics": topics}
 
-    def _producers(self, view: View, tp: TopicPartition, version: int, client: Client) -> Fields:
+    def _describe_partition(self, view: View, tp: TopicPartition, version: int, client: Client) -> Fields:
         try:
             check_topic_name(tp.topic)
             self._services.check(client, on_topic("READ", tp.topic))
             _check_exists(view, tp)
         except (TxnStoreError, RefusedError) as error:
-            return {"partition_index": tp.partition, **refusal(error, Api.DESCRIBE_PRODUCERS, version)}
+            return {"partition_index": tp.partition, **error_fields(error, Api.DESCRIBE_PRODUCERS, version)}
         producers = [
             {
                 "producer_id": each.producer_id,
@@ -89,12 +89,12 @@ class AdminTransactions:
         return {"partition_index": tp.partition, "active_producers": producers}
 
     async def describe(self, request: Request, client: Client) -> Fields:
-        """The last transactions of transactional ids."""
+        """Describe the last transactions of transactional ids."""
         view = await self._services.freshness.head()
-        states = [self._described(view, name, request.version, client) for name in request.body.transactional_ids]
+        states = [self._describe(view, name, request.version, client) for name in request.body.transactional_ids]
         return {"transaction_states": states}
 
-    def _described(self, view: View, transactional_id: str, version: int, client: Client) -> Fields:
+    def _describe(self, view: View, transactional_id: str, version: int, client: Client) -> Fields:
         try:
             self._services.check(client, Right("DESCRIBE", "TRANSACTIONAL_ID", (transactional_id,)))
             if not transactional_id:
@@ -125,35 +125,35 @@ class AdminTransactions:
         }
 
     async def list(self, request: Request, client: Client) -> Fields:
-        """The transactions that this gateway coordinates and that pass all filters."""
+        """List the transactions that this gateway coordinates and all filters match."""
         body = request.body
         unknown = [name for name in body.state_filters if name not in _STATES]
         states = {_STATES[name] for name in body.state_filters if name in _STATES}
-        duration, pattern = value(body, "duration_filter", _NONE), value(body, "transactional_id_pattern")
+        duration, pattern = field_value(body, "duration_filter", _NONE), field_value(body, "transactional_id_pattern")
         try:
-            matches = _pattern(pattern)
+            filter_by_id = _filter_by_pattern(pattern)
         except RefusedError as error:
             return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": ()}
         view, now = await self._services.freshness.head(), self._services.connection.runtime.clock()
         led = led_chains(self._services)
-        found = [
+        matching = [
             txn
             for _, txn in sorted(view.transactions.items())
             if chain_of_transactional_id(txn.transactional_id, view.chains) in led
             and (txn.state in states if body.state_filters else txn.state is not TxnState.DEAD)
             and (not body.producer_id_filters or txn.producer_id in body.producer_id_filters)
-            and (duration < 0 or _runs_longer(txn, now, duration))
+            and (duration < 0 or _has_run_longer(txn, now, duration))
             and self._services.may(client, Right("DESCRIBE", "TRANSACTIONAL_ID", (txn.transactional_id,)))
         ]
-        listed = [
+        states_fields = [
             {
                 "transactional_id": txn.transactional_id,
                 "producer_id": txn.producer_id,
                 "transaction_state": STATE_NAMES[txn.state],
             }
-            for txn in matches(found)
+            for txn in filter_by_id(matching)
         ]
-        return {"unknown_state_filters": unknown, "transaction_states": listed}
+        return {"unknown_state_filters": unknown, "transaction_states": states_fields}
 
     # Aborting ---------------------------------------------------------------------------------------------------------
 
@@ -167,11 +167,11 @@ class AdminTransactions:
                 denied = code_of(error, Api.WRITE_TXN_MARKERS, request.version)
         markers = []
         for marker in request.body.markers:
-            refused = ErrorCode.cluster_authorization_failed if marker.transaction_result else denied
+            refusal = ErrorCode.cluster_authorization_failed if marker.transaction_result else denied
             topics = []
             for topic in marker.topics:
                 codes = [
-                    refused or await self._abort(marker, TopicPartition(topic.name, number), request.version)
+                    refusal or await self._abort(marker, TopicPartition(topic.name, number), request.version)
                     for number in topic.partition_indexes
                 ]
                 partitions = [
@@ -192,7 +192,7 @@ class AdminTransactions:
             if producer is not None and marker.producer_epoch < producer.epoch:
                 msg = f"the marker has epoch {marker.producer_epoch}, the producer {producer.epoch}"
                 raise RefusedError(ErrorCode.invalid_producer_epoch, msg)
-            # The gateway asks for it: the rights of the client to write markers were checked above.
+            # With the gateway's rights: those of the client to write markers were checked above.
             abort = partial(abort_open_data, services.connection, tp, marker.producer_id)
             if await services.in_thread(abort):
                 extra = {"partition": str(tp), "producer_id": marker.producer_id}
@@ -200,7 +200,7 @@ class AdminTransactions:
         except (TxnStoreError, RefusedError) as error:
             return code_of(error, Api.WRITE_TXN_MARKERS, version)
         finally:
-            services.freshness.note()
+            services.freshness.publish_loaded()
         return ErrorCode.none
 
 
@@ -209,24 +209,24 @@ def _check_exists(view: View, tp: TopicPartition) -> None:
         raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
 
 
-def _runs_longer(txn: Transaction, now: int, duration_ms: int) -> bool:
-    """Whether an open transaction has run for longer."""
+def _has_run_longer(txn: Transaction, now: int, duration_ms: int) -> bool:
+    """Whether an open transaction has run for longer than a duration."""
     return txn.started_at is not None and now - txn.started_at > duration_ms
 
 
-def _pattern(pattern: str | None) -> Callable[[list[Transaction]], list[Transaction]]:
-    """Those whose whole id matches an expression (KIP-1152), in linear time: RE2, as in a broker."""
+def _filter_by_pattern(pattern: str | None) -> Callable[[list[Transaction]], list[Transaction]]:
+    """Return a filter of transactions whose whole id matches an RE2 expression (KIP-1152)."""
     if not pattern:
         return lambda txns: txns
-    whole = rf"^(?:{pattern})$"
+    anchored = rf"^(?:{pattern})$"
     try:
-        pc.match_substring_regex(pa.array([""]), whole)
+        pc.match_substring_regex(pa.array([""]), anchored)
     except pa.ArrowInvalid as error:
         raise RefusedError(ErrorCode.invalid_regular_expression, str(error)) from error
 
     def matching(txns: list[Transaction]) -> list[Transaction]:
         ids = pa.array([txn.transactional_id for txn in txns], pa.string())
-        matches = pc.match_substring_regex(ids, whole).to_pylist()
+        matches = pc.match_substring_regex(ids, anchored).to_pylist()
         return [txn for txn, is_match in zip(txns, matches, strict=True) if is_match]
 
     return matching

@@ -22,25 +22,25 @@ from txnstore.gateway.services import Services
 
 #: A timer that is later than this shows that the process was paused. Peers call a gateway dead after as long.
 _PAUSE_MS = 3_000
-#: The time between two attempts at what the storage has refused.
+#: The time between two attempts at a request that the storage has refused.
 RETRY_MS = 1_000
 
 
-class Timed(Protocol):
-    """What a gateway keeps of a group. Times are in ms of the loop's clock."""
+class GroupState(Protocol):
+    """The state that a gateway keeps of a group. Times are in ms of the loop's clock."""
 
     @property
     def deadline(self) -> int | None:
-        """When time changes something next; None: never."""
+        """The next time at which the state changes by itself; None: never."""
         ...
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is lost when it is forgotten."""
+        """Whether the chain has the whole state, so that it can be forgotten."""
         ...
 
 
-G = TypeVar("G", bound=Timed)
+G = TypeVar("G", bound=GroupState)
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +50,7 @@ class Live(Generic[G]):
     name: str
     group: G
     timer: asyncio.TimerHandle | None = None
-    at: int = 0
+    timer_at: int = 0
 
 
 class Coordinator(ABC, Generic[G]):
@@ -78,14 +78,14 @@ class Coordinator(ABC, Generic[G]):
 
     @abstractmethod
     def _expire(self, live: Live[G], now: int) -> None:
-        """The deadline of a group has passed."""
+        """Act on the deadline of a group, which has passed."""
 
     @abstractmethod
     def _resume(self, live: Live[G], now: int) -> None:
-        """The deadline has passed while the process was paused: its members could not reach it."""
+        """Act on a deadline that passed while the process was paused: members could not reach it."""
 
-    def _leave(self, live: Live[G]) -> None:
-        """Another gateway coordinates a group now."""
+    def _hand_over(self, live: Live[G]) -> None:
+        """Leave a group that another gateway coordinates now."""
         self._forget(live)
 
     def check_coordinator(self, name: str) -> None:
@@ -102,14 +102,14 @@ class Coordinator(ABC, Generic[G]):
         """Leave the groups that other gateways coordinate now."""
         for live in [*self._groups.values()]:
             if not self._coordinates(live.name):
-                self._leave(live)
+                self._hand_over(live)
 
     async def close(self) -> None:
-        """Leave all groups, and wait for what is being stored."""
+        """Leave all groups, and wait for commits under way."""
         self._coordinates = lambda _group: False
         self.release()
         await asyncio.gather(*self._tasks)
-        self.release()
+        self.release()  # A task may have loaded a group meanwhile.
 
     # Groups in memory -------------------------------------------------------------------------------------------------
 
@@ -134,8 +134,8 @@ class Coordinator(ABC, Generic[G]):
         if self._groups.get(live.name) is live:
             del self._groups[live.name]
 
-    def _rest(self, live: Live[G], earliest: int = 0) -> None:
-        """Wait for the next deadline of a group, or forget it."""
+    def _arm_or_forget(self, live: Live[G], earliest: int = 0) -> None:
+        """Set the timer to the next deadline of a group, or forget an idle group."""
         if live.group.idle:
             self._forget(live)
         else:
@@ -145,26 +145,26 @@ class Coordinator(ABC, Generic[G]):
 
     def _arm(self, live: Live[G], earliest: int = 0) -> None:
         """Set the timer; one that is too early finds nothing due, and is set again."""
-        at = live.group.deadline
-        at = None if at is None else max(at, earliest)
+        deadline = live.group.deadline
+        deadline = None if deadline is None else max(deadline, earliest)
         if live.timer is not None:
-            if at is not None and live.at <= at:
+            if deadline is not None and live.timer_at <= deadline:
                 return
             live.timer.cancel()
             live.timer = None
-        if at is not None:
-            self._set_timer(live, at)
+        if deadline is not None:
+            self._set_timer(live, deadline)
 
-    def _set_timer(self, live: Live[G], at: int) -> None:
-        live.at = at
-        live.timer = asyncio.get_running_loop().call_at(at / 1000, self._tick, live)
+    def _set_timer(self, live: Live[G], deadline: int) -> None:
+        live.timer_at = deadline
+        live.timer = asyncio.get_running_loop().call_at(deadline / 1000, self._tick, live)
 
     def _tick(self, live: Live[G]) -> None:
         live.timer = None
-        now = max(self._now(), live.at)
+        now = max(self._now(), live.timer_at)
         if not self._coordinates(live.name):
-            self._leave(live)
-        elif now - live.at > _PAUSE_MS:
+            self._hand_over(live)
+        elif now - live.timer_at > _PAUSE_MS:
             self._resume(live, now)
         else:
             self._expire(live, now)

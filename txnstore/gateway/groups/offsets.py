@@ -20,14 +20,17 @@ from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
 from txnstore.gateway.groups.consumer.members import check_epoch_of_fetch
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_by_id, topic_uuid
-from txnstore.gateway.wire import Request, value
+from txnstore.gateway.wire import Request, field_value
 
 #: Kafka's ``offset.metadata.max.bytes``.
-_MAX_METADATA = 4096
+_MAX_METADATA_CHARS = 4096
 #: The first version of OffsetCommit with the epochs of members of KIP-848.
-_WITH_EPOCHS = 9
-#: The first version of OffsetFetch that asks for several groups, and the first one that names topics by their ids.
-_SEVERAL, _BY_ID = 8, 10
+_FIRST_WITH_EPOCHS = 9
+#: The first versions of OffsetFetch with a code for the whole response, with several groups, with ids of topics.
+_FIRST_WITH_CODE, _FIRST_WITH_GROUPS, _FIRST_BY_ID = 2, 8, 10
+
+#: The offset of a partition, and NONE; or None, and the code that refuses it.
+CheckedOffset = tuple[GroupOffset | None, ErrorCode]
 
 
 class GroupOffsets:
@@ -38,7 +41,7 @@ class GroupOffsets:
         self._coordinator = coordinator
 
     def handlers(self) -> dict[Api, Handler]:
-        """The handlers of its APIs."""
+        """The handlers of OffsetCommit and OffsetFetch."""
         return {Api.OFFSET_COMMIT: self.commit, Api.OFFSET_FETCH: self.fetch}
 
     # Commits ----------------------------------------------------------------------------------------------------------
@@ -46,12 +49,14 @@ class GroupOffsets:
     async def commit(self, request: Request, client: Client) -> Fields:
         """Commit offsets of a group outside of a transaction."""
         body = request.body
-        generation = value(body, "generation_id_or_member_epoch", value(body, "generation_id", -1))
-        parts = await self.checked(body.topics, body.group_id, Api.OFFSET_COMMIT, request.version, client)
-        offsets = tuple(offset for _, offset, _ in parts if offset is not None)
+        generation = field_value(body, "generation_id_or_member_epoch", field_value(body, "generation_id", -1))
+        checked = await self.check_offsets(body.topics, body.group_id, Api.OFFSET_COMMIT, request.version, client)
+        offsets = tuple(offset for offset, _ in checked if offset is not None)
         failure: ErrorCode | None = None
         if offsets:
-            commit = TxnOffsets(body.group_id, offsets, generation, body.member_id, value(body, "group_instance_id"))
+            commit = TxnOffsets(
+                body.group_id, offsets, generation, body.member_id, field_value(body, "group_instance_id")
+            )
             try:
                 try:
                     await self._services.commits.submit(CommitOffsets(commit), client.principal)
@@ -59,99 +64,109 @@ class GroupOffsets:
                     failure = await self._illegal_generation(commit, request.version)
             except TxnStoreError as error:
                 failure = code_of(error, Api.OFFSET_COMMIT, request.version)
-        return {"topics": committed_topics(body.topics, parts, failure)}
+        return {"topics": commit_response_topics(body.topics, checked, failure)}
 
     async def _illegal_generation(self, commit: TxnOffsets, version: int) -> ErrorCode:
-        """The error for a commit whose generation or member epoch is not that of the group."""
+        """Return the code for a commit whose generation or member epoch is not that of the group."""
         if self._coordinator.is_completing(commit.group, commit.member_id, commit.generation):  # It is not stored yet.
             return ErrorCode.rebalance_in_progress
         stored = (await self._services.freshness.head()).groups.get(commit.group)  # It may be newer than the view.
-        if stored is None and version >= _WITH_EPOCHS:
+        if stored is None and version >= _FIRST_WITH_EPOCHS:
             return ErrorCode.group_id_not_found
         if stored is not None and stored.kind == "consumer":
-            return ErrorCode.stale_member_epoch if version >= _WITH_EPOCHS else ErrorCode.unsupported_version
+            return ErrorCode.stale_member_epoch if version >= _FIRST_WITH_EPOCHS else ErrorCode.unsupported_version
         return ErrorCode.illegal_generation
 
-    async def checked(
+    async def check_offsets(
         self, topics: Sequence[Any], group: str, api: Api, version: int, client: Client
-    ) -> list[tuple[Any, GroupOffset | None, ErrorCode]]:
-        """Each partition of a request with its offset, or the code that refuses it."""
-        parts: list[tuple[Any, GroupOffset | None, ErrorCode]] = []
+    ) -> list[CheckedOffset]:
+        """Check the offsets of a request; the results are in the order of the partitions in ``topics``."""
+        checked: list[CheckedOffset] = []
         for topic in topics:
             for partition in topic.partitions:
                 try:
                     self._services.check(client, read_group(group))
-                    parts.append((partition, await self._offset(topic, partition, client), ErrorCode.none))
+                    offset = await self._group_offset(topic, partition, client)
+                    checked.append((offset, ErrorCode.none))
                 except (TxnStoreError, RefusedError) as error:
-                    parts.append((partition, None, code_of(error, api, version)))
-        return parts
+                    checked.append((None, code_of(error, api, version)))
+        return checked
 
-    async def _offset(self, topic: Any, partition: Any, client: Client) -> GroupOffset:
-        name = value(topic, "name")
+    async def _group_offset(self, topic: Any, partition: Any, client: Client) -> GroupOffset:
+        name = field_value(topic, "name")
         if name is not None:
             self._services.check(client, read_topics([name]))
-        found = await self._services.find(name, value(topic, "topic_id"), partition.partition_index)
-        self._services.check(client, read_topics([found.name]))
+        catalog_topic = await self._services.find(name, field_value(topic, "topic_id"), partition.partition_index)
+        self._services.check(client, read_topics([catalog_topic.name]))
         metadata = partition.committed_metadata or ""
-        if len(metadata.encode("utf-16-le")) > 2 * _MAX_METADATA:
-            raise OffsetMetadataTooLargeError(f"the metadata has more than {_MAX_METADATA} characters")
+        if len(metadata.encode("utf-16-le")) > 2 * _MAX_METADATA_CHARS:
+            raise OffsetMetadataTooLargeError(f"the metadata has more than {_MAX_METADATA_CHARS} characters")
         return GroupOffset(
-            topic=found.name,
+            topic=catalog_topic.name,
             partition=partition.partition_index,
             offset=partition.committed_offset,
             metadata=metadata,
-            leader_epoch=value(partition, "committed_leader_epoch", -1),
-            topic_id=found.topic_id,
+            leader_epoch=field_value(partition, "committed_leader_epoch", -1),
+            topic_id=catalog_topic.topic_id,
         )
 
     # Look-ups ---------------------------------------------------------------------------------------------------------
 
     async def fetch(self, request: Request, client: Client) -> Fields:
-        """The committed offsets of groups, at the heads of the chains."""
+        """Return the committed offsets of groups, at the heads of the chains."""
         body = request.body
-        asked = body.groups if request.version >= _SEVERAL else (body,)
-        view, stable = await self._services.freshness.head(), bool(value(body, "require_stable", False))
-        if stable:  # The client waits until nothing is pending, so abandoned transactions are aborted.
-            groups_of_view = (view.groups.get(each.group_id) or Group() for each in asked)
+        requested = body.groups if request.version >= _FIRST_WITH_GROUPS else (body,)
+        view, requires_stable = await self._services.freshness.head(), bool(field_value(body, "require_stable", False))
+        if requires_stable:  # The client waits until nothing is pending, so abandoned transactions are aborted.
+            groups_of_view = (view.groups.get(each.group_id) or Group() for each in requested)
             pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
             view = await self._services.freshness.unblocked(view, pending_in)
-        groups = [self._group(view, each, request.version, client, stable=stable) for each in asked]
-        if request.version >= _SEVERAL:
+        groups = [
+            self._group(view, each, request.version, client, requires_stable=requires_stable) for each in requested
+        ]
+        if request.version >= _FIRST_WITH_GROUPS:
             return {"groups": groups}
         fields = dict(groups[0])
-        if request.version < 2 and fields["error_code"] is not ErrorCode.none:
+        if request.version < _FIRST_WITH_CODE and fields["error_code"] is not ErrorCode.none:
             code = fields["error_code"]
             fields["topics"] = [
-                {"name": topic.name, "partitions": [_missing(each, code) for each in topic.partition_indexes]}
+                {"name": topic.name, "partitions": [_without_offset(each, code) for each in topic.partition_indexes]}
                 for topic in body.topics or ()
             ]
         return fields
 
-    def _group(self, view: View, asked: Any, version: int, client: Client, *, stable: bool) -> Mapping[str, Any]:
-        group = view.groups.get(asked.group_id) or Group()
+    def _group(
+        self, view: View, requested: Any, version: int, client: Client, *, requires_stable: bool
+    ) -> Mapping[str, Any]:
+        group = view.groups.get(requested.group_id) or Group()
         try:
-            self._services.check(client, Right("DESCRIBE", "GROUP", (asked.group_id,)))
-            check_epoch_of_fetch(group, value(asked, "member_id"), value(asked, "member_epoch", -1))
+            self._services.check(client, Right("DESCRIBE", "GROUP", (requested.group_id,)))
+            check_epoch_of_fetch(group, field_value(requested, "member_id"), field_value(requested, "member_epoch", -1))
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.OFFSET_FETCH, version)
-            return {"group_id": asked.group_id, "topics": (), "error_code": code}
-        by_id = version >= _BY_ID
-        topics = self._all_topics(view, group, client) if asked.topics is None else asked.topics
-        described = []
+            return {"group_id": requested.group_id, "topics": (), "error_code": code}
+        by_id = version >= _FIRST_BY_ID
+        topics = self._all_topics(view, group, client) if requested.topics is None else requested.topics
+        responses = []
         for topic in topics:
-            name, numbers, code = self._asked(view, topic, client, by_id=by_id)
-            offsets = [_found(group, TopicPartition(name, number), code, stable=stable) for number in numbers]
-            described.append({"name": name, "topic_id": _id_of(view, topic, name), "partitions": offsets})
-        return {"group_id": asked.group_id, "topics": described, "error_code": ErrorCode.none}
+            name, numbers, code = self._resolve(view, topic, client, by_id=by_id)
+            offsets = [
+                _committed_fields(group, TopicPartition(name, number), code, requires_stable=requires_stable)
+                for number in numbers
+            ]
+            responses.append({"name": name, "topic_id": _id_of(view, topic, name), "partitions": offsets})
+        return {"group_id": requested.group_id, "topics": responses, "error_code": ErrorCode.none}
 
     def _all_topics(self, view: View, group: Group, client: Client) -> list[tuple[str, list[int]]]:
+        """Return the topics with committed offsets that the client may see, with their partitions."""
         numbers: dict[str, list[int]] = {}
         for tp in sorted(group.offsets):
             if tp.topic in view.topics and self._services.may(client, Right("DESCRIBE", "TOPIC", (tp.topic,))):
                 numbers.setdefault(tp.topic, []).append(tp.partition)
         return list(numbers.items())
 
-    def _asked(self, view: View, topic: Any, client: Client, *, by_id: bool) -> tuple[str, Sequence[int], ErrorCode]:
+    def _resolve(self, view: View, topic: Any, client: Client, *, by_id: bool) -> tuple[str, Sequence[int], ErrorCode]:
+        """Return the name and the partitions of a requested topic, and the code that refuses it, or NONE."""
         if isinstance(topic, tuple):
             return topic[0], topic[1], ErrorCode.none
         numbers = topic.partition_indexes
@@ -159,36 +174,39 @@ class GroupOffsets:
             name = topic_by_id(view, topic.topic_id).name if by_id else topic.name
             self._services.check(client, Right("DESCRIBE", "TOPIC", (name,)))
         except (TxnStoreError, RefusedError) as error:
-            return value(topic, "name", ""), numbers, code_of(error, Api.OFFSET_FETCH, 0)
+            return field_value(topic, "name", ""), numbers, code_of(error, Api.OFFSET_FETCH, 0)
         return name, numbers, ErrorCode.none
 
 
-def committed_topics(
-    topics: Sequence[Any], parts: Sequence[tuple[Any, GroupOffset | None, ErrorCode]], failure: ErrorCode | None
+def commit_response_topics(
+    topics: Sequence[Any], checked: Sequence[CheckedOffset], failure: ErrorCode | None
 ) -> list[Fields]:
-    """The answer for each partition: its own refusal, else the failure of the commit."""
-    following = iter(parts)
-    described: list[Fields] = []
-    for topic in topics:
-        partitions = []
-        for partition in topic.partitions:
-            _, offset, code = next(following)
-            answer = code if offset is None else failure or ErrorCode.none
-            partitions.append({"partition_index": partition.partition_index, "error_code": answer})
-        described.append(
-            {"name": value(topic, "name", ""), "topic_id": value(topic, "topic_id"), "partitions": partitions}
-        )
-    return described
+    """Return the topics of a response: each partition has the code that refused its offset, else that of the commit.
+
+    Args:
+        topics: The topics of the request.
+        checked: The results of :meth:`GroupOffsets.check_offsets` for these topics.
+        failure: The code of a commit that failed; None if it succeeded.
+    """
+    requested = [(number, partition) for number, topic in enumerate(topics) for partition in topic.partitions]
+    partitions: list[list[Fields]] = [[] for _ in topics]
+    for (number, partition), (offset, refusal) in zip(requested, checked, strict=True):
+        error_code = refusal if offset is None else failure or ErrorCode.none
+        partitions[number].append({"partition_index": partition.partition_index, "error_code": error_code})
+    return [
+        {"name": field_value(topic, "name", ""), "topic_id": field_value(topic, "topic_id"), "partitions": of_topic}
+        for topic, of_topic in zip(topics, partitions, strict=True)
+    ]
 
 
-def _found(group: Group, tp: TopicPartition, code: ErrorCode, *, stable: bool) -> Fields:
+def _committed_fields(group: Group, tp: TopicPartition, code: ErrorCode, *, requires_stable: bool) -> Fields:
     if code is not ErrorCode.none:
-        return _missing(tp.partition, code)
-    if stable and any(tp in offsets for offsets in group.pending.values()):
-        return _missing(tp.partition, ErrorCode.unstable_offset_commit)
+        return _without_offset(tp.partition, code)
+    if requires_stable and any(tp in offsets for offsets in group.pending.values()):
+        return _without_offset(tp.partition, ErrorCode.unstable_offset_commit)
     committed = group.offsets.get(tp)
     if committed is None:
-        return _missing(tp.partition, ErrorCode.none)
+        return _without_offset(tp.partition, ErrorCode.none)
     return {
         "partition_index": tp.partition,
         "committed_offset": committed.value.offset,
@@ -198,7 +216,7 @@ def _found(group: Group, tp: TopicPartition, code: ErrorCode, *, stable: bool) -
     }
 
 
-def _missing(partition: int, code: ErrorCode) -> Fields:
+def _without_offset(partition: int, code: ErrorCode) -> Fields:
     return {
         "partition_index": partition,
         "committed_offset": -1,
@@ -209,6 +227,7 @@ def _missing(partition: int, code: ErrorCode) -> Fields:
 
 
 def _id_of(view: View, topic: Any, name: str) -> Any:
-    asked = value(topic, "topic_id")
-    found = view.topics.get(name)
-    return asked if asked is not None or found is None else topic_uuid(found)
+    """The topic id for a response: that of the request, else that of the topic of this name."""
+    topic_id = field_value(topic, "topic_id")
+    topic_of_name = view.topics.get(name)
+    return topic_id if topic_id is not None or topic_of_name is None else topic_uuid(topic_of_name)

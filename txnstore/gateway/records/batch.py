@@ -19,20 +19,22 @@ from txnstore.errors import InvalidRecordError, RecordTooLargeError, TxnStoreErr
 #: producer_id, producer_epoch, base_sequence, count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = _HEADER.size
-#: The bytes that the length does not count: base_offset and length.
-_OUTSIDE = 12
-#: Where attributes begin; the checksum covers them and all that follows.
-_COVERED = 21
+#: The end of base_offset and length, which the length does not count.
+_LENGTH_END = 12
+#: The start of the attributes; the checksum covers them and all that follows.
+_CHECKSUM_START = 21
 #: The fields at the beginning of all magics.
 _START = struct.Struct(">qiib")
 _MAGIC = 2
+#: The first fields under the checksum: attributes, last_offset_delta, base_timestamp, max_timestamp.
+_TIMES = struct.Struct(">hiqq")
 
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
 #: Deltas of offsets are 32-bit integers.
 MAX_DELTA = 2**31 - 1
-#: At most this many refused records of a batch are listed.
-LISTED = 100
+#: The most refused records of a batch that an error lists.
+MAX_LISTED = 100
 
 Buffer = bytes | memoryview
 
@@ -52,8 +54,8 @@ class RecordError:
     """A record of a batch that is refused.
 
     Attributes:
-        index: Its place in the batch, from 0.
-        message: What is wrong with it.
+        index: The index in the batch, from 0.
+        message: The fault.
     """
 
     index: int
@@ -67,7 +69,7 @@ class BatchError(TxnStoreError):
     """A batch is refused as a whole.
 
     Args:
-        message: What is wrong.
+        message: The fault.
         record_errors: The records that are the reason, in their order, at most 100; empty if the reason is another.
     """
 
@@ -77,8 +79,8 @@ class BatchError(TxnStoreError):
 
     @classmethod
     def of_records(cls, errors: Sequence[RecordError]) -> Self:
-        """The error of a batch with such records, of which there is at least one."""
-        return cls(str(errors[0]), errors[:LISTED])
+        """Make the error of a batch with these bad records, at least one."""
+        return cls(str(errors[0]), errors[:MAX_LISTED])
 
 
 class CorruptBatchError(BatchError):
@@ -117,7 +119,7 @@ class RawBatch:
         data: The whole batch. It may share memory with the request it came in.
         base_offset: The offset of the first record.
         leader_epoch: The leader epoch of the partition.
-        crc: The CRC-32C of the header said; :func:`check_produced` compares it.
+        crc: The CRC-32C that the header gives; :func:`check_produced` compares it.
         attributes: The bits; see the properties.
         last_offset_delta: The last offset minus ``base_offset``.
         base_timestamp: Milliseconds from which the records count theirs; -1 without timestamps.
@@ -182,7 +184,7 @@ class RawBatch:
 
 
 def read_batches(data: Buffer) -> list[RawBatch]:
-    """The batches that follow one another in ``data``. Their checksums are not compared.
+    """Split consecutive batches. Their checksums are not compared.
 
     Raises:
         CorruptBatchError: A batch is cut off, or shorter than its header.
@@ -199,13 +201,13 @@ def read_batches(data: Buffer) -> list[RawBatch]:
 
 
 def _read_batch(view: memoryview) -> RawBatch:
-    """The batch at the beginning."""
+    """Read the batch at the beginning of ``view``."""
     if len(view) < _START.size:
         raise CorruptBatchError(f"a record batch ends after {len(view)} bytes")
     _, length, _, magic = _START.unpack_from(view)
     if magic != _MAGIC:
         raise InvalidBatchError(f"a record batch has the format of magic {magic}; the gateway takes magic {_MAGIC}")
-    size = length + _OUTSIDE
+    size = length + _LENGTH_END
     if size < HEADER_SIZE:
         raise CorruptBatchError(f"a record batch of {size} bytes is shorter than its header")
     if size > len(view):
@@ -215,7 +217,7 @@ def _read_batch(view: memoryview) -> RawBatch:
 
 
 def check_produced(data: Buffer, max_bytes: int) -> RawBatch:
-    """Check what a client produces to a partition, in all that needs no look at the records.
+    """Check the header of a batch that a client produces to a partition, without a look at the records.
 
     Args:
         data: The records of the partition in the request.
@@ -235,7 +237,7 @@ def check_produced(data: Buffer, max_bytes: int) -> RawBatch:
         raise InvalidBatchError("there is more than one record batch")
     if len(data) > max_bytes:
         raise BatchTooLargeError(f"a record batch of {len(data)} bytes is over max.message.bytes ({max_bytes})")
-    if crc32c(memoryview(data)[_COVERED:]) != batch.crc:
+    if crc32c(memoryview(data)[_CHECKSUM_START:]) != batch.crc:
         raise CorruptBatchError("a record batch does not have its checksum")
     if batch.is_control:
         raise InvalidBatchError("clients write no control batches")
@@ -254,8 +256,8 @@ def check_produced(data: Buffer, max_bytes: int) -> RawBatch:
     return batch
 
 
-def placed(raw: RawBatch, base_offset: int, *, leader_epoch: int = 0, append_time: int | None = None) -> bytes:
-    """The batch at its place in the log.
+def at_offset(raw: RawBatch, base_offset: int, *, leader_epoch: int = 0, append_time: int | None = None) -> bytes:
+    """Return the batch with its offset in the log.
 
     Base offset and leader epoch are outside of the checksum, so the rest is copied as it is.
 
@@ -264,21 +266,19 @@ def placed(raw: RawBatch, base_offset: int, *, leader_epoch: int = 0, append_tim
         append_time: Milliseconds that replace the timestamps of all records; None keeps theirs.
     """
     data = memoryview(raw.data)
-    start = _START.pack(base_offset, len(data) - _OUTSIDE, leader_epoch, raw.magic)
+    start = _START.pack(base_offset, len(data) - _LENGTH_END, leader_epoch, raw.magic)
     if append_time is None:
         return b"".join((start, data[_START.size :]))
     covered = b"".join(
         (
-            struct.pack(
-                ">hiqq", raw.attributes | _LOG_APPEND_TIME, raw.last_offset_delta, raw.base_timestamp, append_time
-            ),
-            data[_COVERED + 22 :],
+            _TIMES.pack(raw.attributes | _LOG_APPEND_TIME, raw.last_offset_delta, raw.base_timestamp, append_time),
+            data[_CHECKSUM_START + _TIMES.size :],
         )
     )
     return b"".join((start, struct.pack(">I", crc32c(covered)), covered))
 
 
-def written(
+def encode_batch(
     base_offset: int,
     last_offset_delta: int,
     timestamps: tuple[int, int],
@@ -289,7 +289,7 @@ def written(
     control: bool = False,
     append_time: bool = False,
 ) -> bytes:
-    """A batch without a producer.
+    """Encode a batch without a producer.
 
     Args:
         base_offset: The offset from which the records count theirs.
@@ -304,12 +304,12 @@ def written(
     attributes = codec | (_CONTROL | _TRANSACTIONAL if control else 0) | (_LOG_APPEND_TIME if append_time else 0)
     covered = struct.pack(">hiqqqhii", attributes, last_offset_delta, *timestamps, -1, -1, -1, count)
     crc = crc32c(records, crc32c(covered))
-    length = HEADER_SIZE - _OUTSIDE + len(records)
+    length = HEADER_SIZE - _LENGTH_END + len(records)
     return b"".join((_START.pack(base_offset, length, 0, _MAGIC), struct.pack(">I", crc), covered, records))
 
 
 def gap_batch(first_offset: int, last_offset: int) -> bytes:
-    """A marker without meaning that covers offsets without records, so that consumers continue after them.
+    """Encode a marker without effect that covers offsets without records, so that consumers pass them.
 
     It is a COMMIT of no producer. Its record is at the last offset. Consumers never show it.
 
@@ -324,28 +324,28 @@ def gap_batch(first_offset: int, last_offset: int) -> bytes:
         (
             b"\0\0",  # No attributes; the time of the batch.
             varint(delta),
-            varint(len(_COMMIT)),
-            _COMMIT,
-            varint(len(_END)),
-            _END,
+            varint(len(_COMMIT_KEY)),
+            _COMMIT_KEY,
+            varint(len(_END_TXN_MARKER)),
+            _END_TXN_MARKER,
             b"\0",  # No headers.
         )
     )
-    return written(first_offset, delta, (-1, -1), 1, varint(len(body)) + body, control=True)
+    return encode_batch(first_offset, delta, (-1, -1), 1, varint(len(body)) + body, control=True)
 
 
 #: The key of a COMMIT marker (``ControlRecordType``): version 0, type 1.
-_COMMIT = struct.pack(">hh", 0, 1)
-#: Its value (``EndTxnMarker``): version 0, coordinator epoch 0.
-_END = struct.pack(">hi", 0, 0)
+_COMMIT_KEY = struct.pack(">hh", 0, 1)
+#: The value of the marker (``EndTxnMarker``): version 0, coordinator epoch 0.
+_END_TXN_MARKER = struct.pack(">hi", 0, 0)
 
 
 def varint(number: int) -> bytes:
-    """A zigzag number in groups of seven bits, the lowest first."""
-    rest = number << 1 if number >= 0 else (-number << 1) - 1
+    """Encode a zigzag number in groups of seven bits, lowest first."""
+    zigzag = number << 1 if number >= 0 else (-number << 1) - 1
     encoded = bytearray()
-    while rest >= 0x80:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
+    while zigzag >= 0x80:
+        encoded.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    encoded.append(zigzag)
     return bytes(encoded)

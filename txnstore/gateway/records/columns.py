@@ -29,8 +29,8 @@ from aiokafka import codec as codecs
 from txnstore import compute as pc
 from txnstore.gateway.records.batch import (
     HEADER_SIZE,
-    LISTED,
     MAX_DELTA,
+    MAX_LISTED,
     BatchError,
     BatchTooLargeError,
     Buffer,
@@ -40,7 +40,7 @@ from txnstore.gateway.records.batch import (
     InvalidTimestampError,
     RawBatch,
     RecordError,
-    written,
+    encode_batch,
 )
 from txnstore.producer.records import MAX_TIMESTAMP
 from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP
@@ -51,7 +51,7 @@ MAX_DECOMPRESSED = 64 << 20
 _MAX_TOTAL = 128 << 20
 #: Records that a batch may have, and headers: a few kilobytes can be decompressed to ten million, which take gigabytes.
 MAX_RECORDS = 1 << 20
-#: Bytes of records that are decoded at a time: what numpy makes of them fits in the cache of a processor.
+#: Bytes of records that are decoded at a time: the arrays of numpy for them fit in the cache of a processor.
 _GROUP_BYTES = 2 << 20
 #: The shortest record: six fields of one byte after its length.
 _MIN_RECORD = 7
@@ -59,10 +59,11 @@ _MIN_RECORD = 7
 _PADDING = bytes(16)
 #: Bytes of a 32-bit and of a 64-bit number.
 _VARINT, _VARLONG = 5, 10
-#: Headers of a record that are read with those of the other records; more are read one by one.
-_TOGETHER = 32
+#: The most headers of a record that are read together with those of other records; more are read one by one.
+_MAX_BULK_HEADERS = 32
 
-_XERIAL = b"\x82SNAPPY\0"
+#: The magic of snappy as Java's library (xerial) writes it, and the bytes of its header.
+_XERIAL, _XERIAL_HEADER = b"\x82SNAPPY\0", 16
 
 _Int64 = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
@@ -82,10 +83,10 @@ class DecodedRecords:
         table: The records of the good batches, in the order of the batches, with the columns of
             :data:`~txnstore.segment.schema.RECORD_SCHEMA`. Missing timestamps and
             headers are null.
-        counts: The number of rows of each batch; 0 for one that is refused. Batches at the end that would take too much
-            memory with the others have none: they are left to another call.
+        counts: The number of rows of each batch; 0 for a refused one. Batches at the end have no count if all would
+            take too much memory: they are left to another call.
         firsts: The first row of each batch, and the number of all rows.
-        errors: Why a batch is refused, by its place in the sequence.
+        errors: The errors of refused batches, by index in the sequence.
     """
 
     table: pa.Table
@@ -94,7 +95,7 @@ class DecodedRecords:
     errors: dict[int, BatchError]
 
     def rows(self, number: int) -> pa.Table:
-        """The records of the batch at a place in the sequence."""
+        """The records of the batch with this index in the sequence."""
         return self.table.slice(self.firsts[number], self.counts[number])
 
 
@@ -103,8 +104,8 @@ class _Payload:
     """The records of a batch, decompressed.
 
     Attributes:
-        number: The place of the batch in the sequence.
-        data: Its records.
+        number: The index of the batch in the sequence.
+        data: The decompressed records.
     """
 
     number: int
@@ -134,7 +135,7 @@ def to_table(
         try:
             if batch.count > MAX_RECORDS:
                 raise BatchTooLargeError(f"the batch has {batch.count} records, more than {MAX_RECORDS}")
-            data = _decompressed(batch, min(max_decompressed, 1 << 30))
+            data = _decompress(batch, min(max_decompressed, 1 << 30))
             if not 1 <= batch.count <= len(data) // _MIN_RECORD:
                 raise InvalidBatchError(f"{len(data)} bytes are no {batch.count} records")
         except BatchError as error:
@@ -153,14 +154,14 @@ def to_table(
 
 
 def _decode(group: list[_Payload], keyed: Collection[int], errors: dict[int, BatchError]) -> pa.Table:
-    """The rows of the good batches of the group; adds the errors of the others."""
+    """Decode the good batches of a group, and add the errors of the others to ``errors``."""
     data = b"".join([*(payload.data for payload in group), _PADDING])
     marks: list[int] = []
     good: list[_Payload] = []
     end = 0
     for payload in group:
         start, end, before = end, end + len(payload.data), len(marks)
-        if _mark_records(data, start, end, payload.batch.count, marks):
+        if _find_records(data, start, end, payload.batch.count, marks):
             good.append(payload)
         else:
             del marks[before:]
@@ -175,11 +176,11 @@ def _decode(group: list[_Payload], keyed: Collection[int], errors: dict[int, Bat
     return _decode([payload for payload in good if payload.number not in bad], keyed, errors)
 
 
-def _mark_records(data: bytes, at: int, end: int, count: int, marks: list[int]) -> bool:
-    """Append the place of each record; whether they fill the bytes.
+def _find_records(data: bytes, at: int, end: int, count: int, marks: list[int]) -> bool:
+    """Append the start of each record to ``marks``; return whether the records fill the bytes.
 
-    The loop is all that decoding does in Python for each record, so it checks nothing: places only grow, so the last
-    one tells whether all are inside. A negative length counts as its positive twin here, and is seen later.
+    This is the only loop over single records, so it checks nothing: starts only grow, so the last one shows whether all
+    are inside. A negative length counts as positive here, and is found later.
     """
     append = marks.append
     try:
@@ -199,7 +200,7 @@ def _mark_records(data: bytes, at: int, end: int, count: int, marks: list[int]) 
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and the place after it."""
+    """Read the number at a position; return it and the position behind it."""
     number = 0
     for place in range(_VARINT):
         byte = data[at + place]
@@ -210,15 +211,15 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class _Cursor:
-    """A place in each of many records, from which all read the same kind of field.
+    """A position in each of many records, to read the same field of all of them.
 
-    A record whose field is not inside of it is *broken*: its place stays within the record, and what is read of it
-    means nothing.
+    A record whose field exceeds it is *broken*: its position stays within the record, and the values read of it mean
+    nothing.
 
     Args:
         bytes_: The bytes of the records and padding.
-        at: The places.
-        ends: Where each record ends.
+        at: The positions.
+        ends: The end of each record.
     """
 
     def __init__(self, bytes_: _Bytes, at: _Int64, ends: _Int64) -> None:
@@ -227,16 +228,16 @@ class _Cursor:
         self.at = at
         self.broken: _Bools = np.zeros(len(at), np.bool_)
 
-    def numbers(self, most: int = _VARINT) -> _Int64:
-        """Read a number of at most so many bytes."""
+    def numbers(self, max_bytes: int = _VARINT) -> _Int64:
+        """Read a number of at most ``max_bytes`` bytes."""
         self.broken |= self.at >= self._ends
-        numbers, self.at, endless = _varints(self._bytes, np.minimum(self.at, self._ends), most)
-        if endless.size:
-            self.broken[endless] = True
+        numbers, self.at, too_long = _varints(self._bytes, np.minimum(self.at, self._ends), max_bytes)
+        if too_long.size:
+            self.broken[too_long] = True
         return numbers
 
     def cells(self) -> _Cells:
-        """Read a length and as many bytes. A negative length is null."""
+        """Read a length and as many bytes; a negative length is null."""
         lengths = self.numbers()
         starts = np.minimum(self.at, self._ends)
         room = self._ends - starts
@@ -250,7 +251,7 @@ class _Records:
 
     Args:
         data: The records of the batches, one after the other, and padding.
-        marks: Where each record begins.
+        marks: The start of each record.
         payloads: The batches that have records in ``marks``, in their order.
         keyed: The places of batches whose records need a key.
     """
@@ -277,14 +278,14 @@ class _Records:
         cursor.broken |= (lengths < 0) | (headers < 0) | np.where(headers == 0, room != 0, 2 * headers > room)
         headers[cursor.broken] = 0
         #: Rows of batches with too many headers.
-        self._crowded = np.repeat(np.add.reduceat(headers, self._firsts[:-1]) > MAX_RECORDS, counts)
-        rows = np.flatnonzero((headers > 0) & ~self._crowded)
+        self._too_many_headers = np.repeat(np.add.reduceat(headers, self._firsts[:-1]) > MAX_RECORDS, counts)
+        rows = np.flatnonzero((headers > 0) & ~self._too_many_headers)
         self._headers = _Headers(data, rows, cursor.at[rows], ends[rows], headers[rows])
         cursor.broken[rows] = self._headers.broken
         #: Rows whose fields do not fit the record.
         self._broken = cursor.broken
 
-        self._misplaced = offsets != np.arange(len(marks)) - np.repeat(self._firsts[:-1], counts)
+        self._wrong_offsets = offsets != np.arange(len(marks)) - np.repeat(self._firsts[:-1], counts)
         bases = [batch.max_timestamp if batch.has_append_time else batch.base_timestamp for batch in batches]
         if any(batch.has_append_time for batch in batches):
             deltas[np.repeat([batch.has_append_time for batch in batches], counts)] = 0
@@ -292,18 +293,22 @@ class _Records:
         self._keyless = np.repeat([payload.number in keyed for payload in payloads], counts) & (self._keys[1] < 0)
 
     def errors(self) -> dict[int, BatchError]:
-        """The batches that are refused, by their place in the sequence."""
+        """The errors of refused batches, by index in the sequence."""
         wrong_times = (self._times < -1) | (self._times > MAX_TIMESTAMP)
         checks: list[tuple[_Bools, type[BatchError], str]] = [
-            (self._crowded, BatchTooLargeError, f"it is of a batch with more than {MAX_RECORDS} headers"),
+            (self._too_many_headers, BatchTooLargeError, f"it is of a batch with more than {MAX_RECORDS} headers"),
             (self._broken, InvalidBatchError, "its fields do not fit its length"),
-            (self._misplaced, InvalidBatchError, "its offset does not count from that of the first record"),
+            (self._wrong_offsets, InvalidBatchError, "its offset does not count from that of the first record"),
             (self._keyless, InvalidBatchError, "it has no key, and the topic is compacted by key"),
             (wrong_times, InvalidTimestampError, "its timestamp is not in the years 1970 to 9999"),
         ]
         if not self._broken.any():
             checks.append(
-                (self._headers.misnamed(len(wrong_times)), InvalidBatchError, "the name of a header is no UTF-8")
+                (
+                    self._headers.rows_with_invalid_names(len(wrong_times)),
+                    InvalidBatchError,
+                    "the name of a header is no UTF-8",
+                )
             )
         errors: dict[int, BatchError] = {}
         for wrong, kind, text in checks:
@@ -314,13 +319,13 @@ class _Records:
             for place in np.unique(places).tolist():
                 number = self._payloads[place].number
                 if number not in errors:
-                    indexes = (rows[places == place][:LISTED] - self._firsts[place]).tolist()
+                    indexes = (rows[places == place][:MAX_LISTED] - self._firsts[place]).tolist()
                     errors[number] = kind.of_records([RecordError(index, text) for index in indexes])
         return errors
 
     def table(self) -> pa.Table:
-        """The rows, after :meth:`errors` has found none."""
-        keys, values = _cut(self._data, self._keys, self._values)
+        """The rows as a table; only if :meth:`errors` is empty."""
+        keys, values = _binary_columns(self._data, self._keys, self._values)
         missing = self._times == -1
         times = pa.array(self._times, pa.int64(), mask=missing if missing.any() else None).cast(TIMESTAMP)
         return pa.Table.from_arrays([keys, values, self._headers.column(len(missing)), times], schema=RECORD_SCHEMA)
@@ -346,18 +351,18 @@ class _Headers:
         firsts = np.concatenate(([0], np.cumsum(counts)))
         #: Place and length of the name, place and length of the value of each header.
         self._places = np.zeros((4, int(firsts[-1])), np.int64)
-        self._read_together(np.frombuffer(data, np.uint8), starts.copy(), ends, firsts)
-        for row in np.flatnonzero(counts > _TOGETHER).tolist():
+        self._read_bulk(np.frombuffer(data, np.uint8), starts.copy(), ends, firsts)
+        for row in np.flatnonzero(counts > _MAX_BULK_HEADERS).tolist():
             places = _header_places(data, int(starts[row]), int(ends[row]), int(counts[row]))
             if places is None:
                 self.broken[row] = True
             else:
                 self._places[:, firsts[row] : firsts[row + 1]] = np.array(places).reshape(-1, 4).T
 
-    def _read_together(self, bytes_: _Bytes, at: _Int64, ends: _Int64, firsts: _Int64) -> None:
-        """Read the headers of the rows with a few: the first one of all rows, then the second ones, and so on."""
-        together = np.flatnonzero(self._counts <= _TOGETHER)
-        rows = together
+    def _read_bulk(self, bytes_: _Bytes, at: _Int64, ends: _Int64, firsts: _Int64) -> None:
+        """Read the headers of rows with few: the first one of all rows, then the second ones, and so on."""
+        bulk_rows = np.flatnonzero(self._counts <= _MAX_BULK_HEADERS)
+        rows = bulk_rows
         for header in range(int(self._counts[rows].max(initial=0))):
             rows = rows[self._counts[rows] > header]
             cursor = _Cursor(bytes_, at[rows], ends[rows])
@@ -366,14 +371,14 @@ class _Headers:
             self._places[2, place], self._places[3, place] = cursor.cells()
             at[rows] = cursor.at
             self.broken[rows] |= cursor.broken | (names[1] < 0)
-        self.broken[together] |= at[together] != ends[together]
+        self.broken[bulk_rows] |= at[bulk_rows] != ends[bulk_rows]
 
-    def misnamed(self, count: int) -> _Bools:
-        """Of ``count`` rows those with a header whose name is no UTF-8."""
+    def rows_with_invalid_names(self, count: int) -> _Bools:
+        """A mask over ``count`` rows: whether a header's name is no UTF-8."""
         wrong = np.zeros(count, np.bool_)
         if not len(self._rows):
             return wrong
-        names = _cut(self._data, (self._places[0], self._places[1]))[0]
+        names = _binary_columns(self._data, (self._places[0], self._places[1]))[0]
         try:
             names.cast(pa.string())
         except pa.ArrowInvalid:
@@ -382,10 +387,12 @@ class _Headers:
         return wrong
 
     def column(self, count: int) -> pa.Array:
-        """The column of ``count`` rows."""
+        """The column of headers for ``count`` rows."""
         if not len(self._rows):
             return pa.nulls(count, HEADERS)
-        names, values = _cut(self._data, (self._places[0], self._places[1]), (self._places[2], self._places[3]))
+        names, values = _binary_columns(
+            self._data, (self._places[0], self._places[1]), (self._places[2], self._places[3])
+        )
         counts = np.zeros(count, np.int32)
         counts[self._rows] = self._counts
         offsets = np.zeros(count + 1, np.int32)
@@ -395,7 +402,7 @@ class _Headers:
 
 
 def _header_places(data: bytes, at: int, end: int, count: int) -> list[int] | None:
-    """Place and length of the name, and of the value, of each header of one record; None if they do not fill it."""
+    """Position and length of the name and value of each header of a record; None if they do not fill it."""
     places: list[int] = []
     try:
         for _ in range(count):
@@ -420,8 +427,8 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _cut(data: bytes, *columns: _Cells) -> list[pa.Array]:
-    """Binary columns of the bytes at some places.
+def _binary_columns(data: bytes, *columns: _Cells) -> list[pa.Array]:
+    """Cut binary columns out of one buffer without a copy per cell.
 
     Args:
         columns: Places and lengths of the cells of each column; a negative length is null. The places of a row grow
@@ -435,21 +442,21 @@ def _cut(data: bytes, *columns: _Cells) -> list[pa.Array]:
         bounds[2 * number + 1 : count : width] = starts + np.maximum(lengths, 0)
     bounds[count] = bounds[count - 1]
     cells = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    cut = []
+    arrays = []
     for number, (_, lengths) in enumerate(columns):
         null = lengths < 0
         places = np.arange(2 * number, count, width, dtype=np.int32)
-        cut.append(cells.take(pa.array(places, mask=null if null.any() else None)))
-    return cut
+        arrays.append(cells.take(pa.array(places, mask=null if null.any() else None)))
+    return arrays
 
 
-def _varints(bytes_: _Bytes, at: _Int64, most: int) -> tuple[_Int64, _Int64, _Int64]:
-    """The zigzag number at each place, the places after them, and the rows where it has more than ``most`` bytes."""
+def _varints(bytes_: _Bytes, at: _Int64, max_bytes: int) -> tuple[_Int64, _Int64, _Int64]:
+    """Read a zigzag number at each position; return them, the positions behind, and the rows of too long ones."""
     byte = bytes_[at]
     numbers = (byte & np.uint8(0x7F)).astype(np.uint64)
     after = at + 1
     more = np.flatnonzero(byte >= 0x80)
-    for shift in range(7, 7 * most, 7):
+    for shift in range(7, 7 * max_bytes, 7):
         if not more.size:
             break
         byte = bytes_[after[more]]
@@ -462,8 +469,8 @@ def _varints(bytes_: _Bytes, at: _Int64, most: int) -> tuple[_Int64, _Int64, _In
 # Compression ----------------------------------------------------------------------------------------------------------
 
 
-def _decompressed(batch: RawBatch, limit: int) -> Buffer:
-    """The records of a batch; never takes more memory than the limit.
+def _decompress(batch: RawBatch, max_bytes: int) -> Buffer:
+    """Decompress the records of a batch; never takes much more memory than ``max_bytes``.
 
     ``aiokafka.codec`` uses the same libraries, without a limit.
     """
@@ -473,37 +480,37 @@ def _decompressed(batch: RawBatch, limit: int) -> Buffer:
     try:
         match codec:
             case Codec.GZIP:
-                plain: Buffer = gzip.GzipFile(fileobj=io.BytesIO(data)).read(limit + 1)
+                decompressed: Buffer = gzip.GzipFile(fileobj=io.BytesIO(data)).read(max_bytes + 1)
             case Codec.SNAPPY:
-                plain = _unsnapped(data, limit)
+                decompressed = _decompress_snappy(data, max_bytes)
             case Codec.LZ4:
-                plain = _into(cramjam.lz4.decompress_into, data, limit)
+                decompressed = _decompress_into(cramjam.lz4.decompress_into, data, max_bytes)
             case Codec.ZSTD:
-                plain = _into(cramjam.zstd.decompress_into, data, limit)
+                decompressed = _decompress_into(cramjam.zstd.decompress_into, data, max_bytes)
     except (cramjam.DecompressionError, OSError, EOFError, zlib.error, struct.error) as error:
         raise CorruptBatchError(f"the records cannot be decompressed ({codec.name.lower()}): {error}") from error
-    if len(plain) > limit:
-        raise _too_large(limit)
-    return plain
+    if len(decompressed) > max_bytes:
+        raise _too_large(max_bytes)
+    return decompressed
 
 
-def _into(decompress: Callable[[Any, Any], int], data: memoryview, limit: int) -> memoryview:
-    """Decompress into memory of the limit's size, of which the system provides what is written."""
-    plain = np.empty(limit + 1, np.uint8)
+def _decompress_into(decompress: Callable[[Any, Any], int], data: memoryview, max_bytes: int) -> memoryview:
+    """Decompress into a buffer of ``max_bytes``, of which the system provides only the written pages."""
+    buffer = np.empty(max_bytes + 1, np.uint8)
     try:
-        size = decompress(data, plain)
+        size = decompress(data, buffer)
     except cramjam.DecompressionError as error:
         if "whole buffer" in str(error):
-            raise _too_large(limit) from error
+            raise _too_large(max_bytes) from error
         raise
-    return plain[:size].data
+    return buffer[:size].data
 
 
-def _unsnapped(data: memoryview, limit: int) -> bytes:
+def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
     """Decompress snappy: one block, or the blocks with their sizes of Java's library (xerial)."""
-    blocks = [data] if bytes(data[: len(_XERIAL)]) != _XERIAL else list(_xerial_blocks(data[16:]))
-    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > limit:
-        raise _too_large(limit)
+    blocks = [data] if bytes(data[: len(_XERIAL)]) != _XERIAL else list(_xerial_blocks(data[_XERIAL_HEADER:]))
+    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
+        raise _too_large(max_bytes)
     return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
@@ -518,8 +525,8 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         at += size
 
 
-def _too_large(limit: int) -> BatchTooLargeError:
-    return BatchTooLargeError(f"the records of the batch have more than {limit} bytes without compression")
+def _too_large(max_bytes: int) -> BatchTooLargeError:
+    return BatchTooLargeError(f"the records of the batch have more than {max_bytes} bytes without compression")
 
 
 # Encoding -------------------------------------------------------------------------------------------------------------
@@ -531,9 +538,9 @@ _COMPRESS: dict[Codec, Callable[[bytes], bytes]] = {
     Codec.ZSTD: codecs.zstd_encode,
 }
 #: Bytes of a record besides its key, value and headers: length, attributes, the deltas, three lengths.
-_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
+_MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 #: Bytes of the two lengths of a header.
-_HEADER_OVERHEAD = 10
+_MAX_HEADER_OVERHEAD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,15 +573,15 @@ def to_batches(
     columns = table.select(["_offset", "_timestamp", "key", "value", "headers"])
     if not columns.num_rows:
         return []
-    offsets = _whole(columns["_offset"]).to_numpy()
+    offsets = _as_array(columns["_offset"]).to_numpy()
     sizes = np.zeros(len(offsets) + 1, np.int64)
-    np.cumsum(_most_bytes(columns), out=sizes[1:])
+    np.cumsum(_max_sizes(columns), out=sizes[1:])
     batches = []
     start = 0
     while start < len(offsets):
-        limit = int(np.searchsorted(sizes, sizes[start] + max_bytes - HEADER_SIZE, side="right")) - 1
-        reach = int(np.searchsorted(offsets, offsets[start] + MAX_DELTA, side="right"))
-        end = max(start + 1, min(limit, reach, len(offsets)))
+        end_by_size = int(np.searchsorted(sizes, sizes[start] + max_bytes - HEADER_SIZE, side="right")) - 1
+        end_by_delta = int(np.searchsorted(offsets, offsets[start] + MAX_DELTA, side="right"))
+        end = max(start + 1, min(end_by_size, end_by_delta, len(offsets)))
         rows = columns.slice(start, end - start)
         batches.append(_encode(rows, offsets[start:end], codec or Codec.NONE, append_time=append_time))
         start = end
@@ -582,10 +589,10 @@ def to_batches(
 
 
 def _encode(rows: pa.Table, offsets: _Int64, codec: Codec, *, append_time: bool) -> EncodedBatch:
-    """One batch."""
-    times = pc.fill_null(_whole(rows["_timestamp"]).cast(TIMESTAMP).cast(pa.int64()), -1).to_numpy()
-    keys, values = _whole(rows["key"]), _whole(rows["value"])
-    counts, headers = _encoded_headers(_whole(rows["headers"]))
+    """Encode one batch."""
+    times = pc.fill_null(_as_array(rows["_timestamp"]).cast(TIMESTAMP).cast(pa.int64()), -1).to_numpy()
+    keys, values = _as_array(rows["key"]), _as_array(rows["value"])
+    counts, headers = _encoded_headers(_as_array(rows["headers"]))
     after_key, after_value = _Numbers(_lengths(values, -1)), _Numbers(counts)
     before_key = _Numbers(np.zeros(len(offsets), np.int64), times - times[0], offsets - offsets[0], _lengths(keys, -1))
     lengths = before_key.sizes + after_key.sizes + after_value.sizes
@@ -594,7 +601,7 @@ def _encode(rows: pa.Table, offsets: _Int64, codec: Codec, *, append_time: bool)
     if headers is not None:
         lengths += _lengths(headers, 0)
         pieces.append(headers)
-    pieces[0] = before_key.led_by(lengths)
+    pieces[0] = before_key.with_first(lengths)
     joined = pc.binary_join_element_wise(
         *(piece.array() if isinstance(piece, _Numbers) else piece for piece in pieces),
         b"",
@@ -608,12 +615,12 @@ def _encode(rows: pa.Table, offsets: _Int64, codec: Codec, *, append_time: bool)
     first, last = int(offsets[0]), int(offsets[-1])
     stamps = int(times[0]), int(times.max())
     one_time = append_time and times.min() == times.max()
-    data = written(first, last - first, stamps, len(offsets), records, codec=codec, append_time=one_time)
+    data = encode_batch(first, last - first, stamps, len(offsets), records, codec=codec, append_time=one_time)
     return EncodedBatch(first, last, data)
 
 
 class _Numbers:
-    """For each row some zigzag numbers, one after the other.
+    """Some zigzag numbers for each row, one after the other.
 
     Args:
         columns: The first number of each row, the second one, and so on.
@@ -624,15 +631,15 @@ class _Numbers:
         #: The bytes of each row.
         self.sizes: _Int64 = np.sum([_sizes(column) for column in self._columns], axis=0)
 
-    def led_by(self, numbers: _Int64) -> _Numbers:
-        """The same with one more number before the others."""
-        led = _Numbers(numbers)
-        led._columns += self._columns
-        led.sizes = led.sizes + self.sizes
-        return led
+    def with_first(self, numbers: _Int64) -> _Numbers:
+        """The same numbers with one more before them."""
+        extended = _Numbers(numbers)
+        extended._columns += self._columns
+        extended.sizes = extended.sizes + self.sizes
+        return extended
 
     def array(self) -> pa.Array:
-        """The bytes of the rows: a matrix of all bytes that a number of the column may have, less those it has not."""
+        """The bytes of each row: those of a matrix with room for the longest numbers that a row uses."""
         widths = [max(1, -(-int(column.max()).bit_length() // 7)) for column in self._columns]
         rows = len(self.sizes)
         matrix = np.empty((rows, sum(widths)), np.uint8)
@@ -652,23 +659,23 @@ class _Numbers:
 
 
 def _sizes(numbers: npt.NDArray[np.uint64]) -> _Int64:
-    """The bytes of each number."""
+    """The encoded size of each number."""
     sizes = np.ones(len(numbers), np.int64)
-    greatest, limit = int(numbers.max()), 1 << 7
-    while greatest >= limit:
-        sizes += numbers >= limit
-        limit <<= 7
+    greatest, threshold = int(numbers.max()), 1 << 7
+    while greatest >= threshold:
+        sizes += numbers >= threshold
+        threshold <<= 7
     return sizes
 
 
-def _most_bytes(columns: pa.Table) -> _Int64:
-    """The bytes that each row takes in a batch at most."""
-    sizes: _Int64 = _OVERHEAD + _lengths(columns["key"], 0) + _lengths(columns["value"], 0)
-    headers = _whole(columns["headers"])
+def _max_sizes(columns: pa.Table) -> _Int64:
+    """The most bytes that each row can take in a batch."""
+    sizes: _Int64 = _MAX_RECORD_OVERHEAD + _lengths(columns["key"], 0) + _lengths(columns["value"], 0)
+    headers = _as_array(columns["headers"])
     if headers.null_count < len(headers):
         counts = _header_counts(headers)
         pairs = headers.flatten()
-        each = _HEADER_OVERHEAD + _lengths(pairs.field("key"), 0) + _lengths(pairs.field("value"), 0)
+        each = _MAX_HEADER_OVERHEAD + _lengths(pairs.field("key"), 0) + _lengths(pairs.field("value"), 0)
         total = np.concatenate(([0], np.cumsum(each)))
         ends = np.cumsum(counts)
         sizes = sizes + total[ends] - total[ends - counts]
@@ -703,14 +710,14 @@ def _header_counts(headers: pa.Array) -> _Int64:
 
 
 def _lengths(column: Any, null: int) -> _Int64:
-    """The bytes of each cell; those of a null cell are ``null``."""
+    """The length of each cell, ``null`` for a null cell."""
     lengths = pc.binary_length(column)
     if lengths.null_count:
         lengths = pc.fill_null(lengths, null)
     return lengths.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _as_array(column: pa.ChunkedArray) -> pa.Array:
     """The column as one array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 

@@ -31,7 +31,7 @@ from txnstore.values.printing import json_texts
 def rows_from_json(
     values: pa.Array | pa.ChunkedArray, keys: pa.Array | pa.ChunkedArray, schema: pa.Schema, key_column: str | None
 ) -> pa.Table:
-    """The rows of a batch, as a table of the stored schema.
+    """Parse the rows of a batch into a table of the stored schema.
 
     A missing field is null, and an unknown one is refused. A record may have a key, which then must be that of its row.
 
@@ -45,7 +45,7 @@ def rows_from_json(
     """
     errors: dict[int, str] = {}
     names = set(schema.names)
-    rows = [_row(number, text, names, errors) for number, text in enumerate(values.to_pylist())]
+    rows = [_parse_row(number, text, names, errors) for number, text in enumerate(values.to_pylist())]
     columns = columns_of(rows, schema, errors, text=False)
     if not errors:
         table = pa.Table.from_arrays(columns, schema=stored_schema(schema))
@@ -55,8 +55,8 @@ def rows_from_json(
     raise InvalidBatchError.of_records([RecordError(number, errors[number]) for number in sorted(errors)])
 
 
-def _row(number: int, text: bytes | None, names: set[str], errors: dict[int, str]) -> dict[str, Any]:
-    """The object of a record; empty, and its error is set, if there is none with these names."""
+def _parse_row(number: int, text: bytes | None, names: set[str], errors: dict[int, str]) -> dict[str, Any]:
+    """Parse the object of a record; empty, with an error in ``errors``, if it has other fields or is none."""
     if text is None:
         errors[number] = "it has no value, and a topic with a schema has no tombstones"
         return {}
@@ -76,28 +76,28 @@ def _row(number: int, text: bytes | None, names: set[str], errors: dict[int, str
 
 
 def _check_keys(keys: Any, table: pa.Table, key_column: str | None, errors: dict[int, str]) -> None:
-    """Set the errors of the records whose key is not that of their row."""
+    """Add errors for records whose key differs from that of their row."""
     if keys.null_count == len(keys):
         return
     if key_column is None:
-        given = np.flatnonzero(_flat(keys).is_valid())
-        errors.update(dict.fromkeys(given.tolist(), "it has a key, and the topic has no key column"))
+        with_key = np.flatnonzero(_as_array(keys).is_valid())
+        errors.update(dict.fromkeys(with_key.tolist(), "it has a key, and the topic has no key column"))
         return
-    expected = _flat(key_bytes(table[key_column], key_column)).cast(pa.binary())
-    same = pc.fill_null(pc.equal(expected, _flat(keys)), False)
-    wrong = np.flatnonzero(pc.and_(_flat(keys).is_valid(), pc.invert(same)))
+    expected = _as_array(key_bytes(table[key_column], key_column)).cast(pa.binary())
+    same = pc.fill_null(pc.equal(expected, _as_array(keys)), False)
+    wrong = np.flatnonzero(pc.and_(_as_array(keys).is_valid(), pc.invert(same)))
     errors.update(dict.fromkeys(wrong.tolist(), f"its key is not that of its column {key_column!r}"))
 
 
 def check_keyed(table: pa.Table, key_column: str) -> None:
-    """Refuse the rows of a compacted topic that have no key."""
+    """Refuse rows without a key, for a compacted topic."""
     keyless = np.flatnonzero(table[key_column].is_null())
     if len(keyless):
         message = f"its column {key_column!r} is null, and the topic is compacted by key"
         raise InvalidBatchError.of_records([RecordError(number, message) for number in keyless.tolist()])
 
 
-def _flat(column: Any) -> Any:
+def _as_array(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
@@ -105,7 +105,7 @@ def _flat(column: Any) -> Any:
 
 
 def json_rows(table: pa.Table, key_column: str | None) -> tuple[pa.Array, pa.Array]:
-    """The keys and values of records for the rows: two binary arrays. :func:`rows_from_json` is the inverse.
+    """Return the keys and values of records for rows, as binary arrays; the inverse of :func:`rows_from_json`.
 
     Args:
         table: The columns of the topic.
@@ -114,4 +114,4 @@ def json_rows(table: pa.Table, key_column: str | None) -> tuple[pa.Array, pa.Arr
     values = json_texts(table).cast(pa.binary())
     if key_column is None:
         return pa.nulls(table.num_rows, pa.binary()), values
-    return key_bytes(_flat(table[key_column]), key_column).cast(pa.binary()), values
+    return key_bytes(_as_array(table[key_column]), key_column).cast(pa.binary()), values

@@ -1,9 +1,9 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: an asyncio shell around one state machine per classic group.
 
 It loads a group from the chain with the first request, stores its generations, and forgets it when the chain has all of
-it. What another gateway has stored meanwhile shows when this one stores: it is refused, and all that wait are answered
-NOT_COORDINATOR. Every request is answered. One that is cancelled, because its connection was closed, counts on for its
-member until that expires, as in Kafka.
+it. If another gateway has stored a generation meanwhile, the chain refuses the one of this gateway, and all waiting
+requests are answered NOT_COORDINATOR. Every request is answered. One that is cancelled, because its connection was
+closed, counts for its member until that expires, as in Kafka.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from txnstore.validation import check_id
 
 _LOG = limited_logger(__name__)
 
-#: How long a group that was loaded, and is empty, is kept for those that wait for it, which may all have ended.
-_EMPTY_MS = 1_000
+#: How long a loaded group without members is kept for the requests that wait for it: all may have been cancelled.
+_EMPTY_GROUP_MS = 1_000
 
 
 class ClassicCoordinator(Coordinator[ClassicGroup]):
@@ -47,16 +47,16 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
     def __init__(self, services: Services, coordinates: Callable[[str], bool]) -> None:
         super().__init__(services, coordinates)
         self._loads: dict[str, asyncio.Task[ErrorCode]] = {}
-        #: The last generation of each group that was dropped in a generation which may not be stored.
-        self._used: dict[str, int] = {}
+        #: The last generation of each dropped group, which may not be stored.
+        self._last_generations: dict[str, int] = {}
 
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of its members' requests."""
         return {
-            Api.JOIN_GROUP: partial(self._handle, self._join),
-            Api.SYNC_GROUP: partial(self._handle, self._sync),
-            Api.HEARTBEAT: partial(self._handle, self._heartbeat),
-            Api.LEAVE_GROUP: partial(self._handle, self._leave_group),
+            Api.JOIN_GROUP: partial(self._handle, self._handle_join),
+            Api.SYNC_GROUP: partial(self._handle, self._handle_sync),
+            Api.HEARTBEAT: partial(self._handle, self._handle_heartbeat),
+            Api.LEAVE_GROUP: partial(self._handle, self._handle_leave),
         }
 
     # Members ----------------------------------------------------------------------------------------------------------
@@ -77,24 +77,24 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             return {"error_code": code_of_member(code)}
         return await handle(live, request, client)
 
-    async def _join(self, live: Live[ClassicGroup], request: Request, client: Client) -> Fields:
+    async def _handle_join(self, live: Live[ClassicGroup], request: Request, client: Client) -> Fields:
         """Join a group, or take part in its next generation; waits for the other members."""
-        return await self._ask(live, partial(live.group.join, request.body, request.client_id or "", client.host))
+        return await self._request(live, partial(live.group.join, request.body, request.client_id or "", client.host))
 
-    async def _sync(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
-        """The assignment of a member; that of the leader brings all of them. It waits until they are stored."""
-        return await self._ask(live, partial(live.group.sync, request.body))
+    async def _handle_sync(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
+        """Return the assignment of a member, once the chain has stored what the leader assigned."""
+        return await self._request(live, partial(live.group.sync, request.body))
 
-    async def _heartbeat(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
+    async def _handle_heartbeat(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
         code = live.group.heartbeat(request.body, self._now())
         # It only moves a deadline away, so the timer stays: it will find nothing due and be set again.
         if live.group.idle:
             self._forget(live)
         return {"error_code": code}
 
-    async def _leave_group(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
-        """Members leave, or are removed; that of the last one waits until the chain has the group without members."""
-        return await self._ask(live, partial(live.group.leave, request.body))
+    async def _handle_leave(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
+        """Remove members; for the last one, wait until the chain has stored the group without members."""
+        return await self._request(live, partial(live.group.leave, request.body))
 
     def is_completing(self, name: str, member_id: str, generation: int) -> bool:
         """Whether the member has joined this generation, which is not stored yet.
@@ -107,16 +107,16 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
     # Groups -----------------------------------------------------------------------------------------------------------
 
     def live(self) -> dict[str, Fields]:
-        """The groups in memory, described; the chain has all others, which are empty or not served yet."""
+        """Describe the groups in memory; the chain has all others, which are empty or not served yet."""
         return {name: live.group.describe() for name, live in self._groups.items() if self.state(name) is not None}
 
     def state(self, name: str) -> State | None:
-        """The state of a group in memory; None: it is not there, or nothing of it exists."""
+        """The state of a group in memory; None if it is not there, or nothing of it exists."""
         live = self._groups.get(name)
         return None if live is None or live.group.is_unknown else live.group.state
 
     async def describe(self, name: str) -> Fields:
-        """A group for DescribeGroups.
+        """Describe a group for DescribeGroups.
 
         Raises:
             RefusedError: It cannot be loaded, or another gateway coordinates it.
@@ -128,16 +128,16 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
         return described
 
     def take_over(self) -> None:
-        """Time the members of stored groups from now on: those whose clients have ended must expire."""
+        """Load stored groups, so that members whose clients have ended expire."""
         for name, group in self._view.groups.items():
             if group.classic_members and self._coordinates(name):
-                self._spawn(self._load_at_last(name))
+                self._spawn(self._load_until_answered(name))
 
-    def _leave(self, live: Live[ClassicGroup]) -> None:
+    def _hand_over(self, live: Live[ClassicGroup]) -> None:
         self._drop(live, ErrorCode.not_coordinator)
 
     async def _live(self, name: str) -> Live[ClassicGroup]:
-        """The group, loaded if it is not in memory.
+        """Return the group, loaded if it is not in memory.
 
         Raises:
             RefusedError: It has no valid name, cannot be loaded, or another gateway coordinates it.
@@ -155,11 +155,12 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             if load is None:
                 load = self._loads[name] = self._spawn(self._load(name))
                 load.add_done_callback(lambda _task: self._loads.pop(name))
-            code = await asyncio.shield(load)  # For others, too, even if this request is cancelled.
+            code = await asyncio.shield(load)  # Shielded: other requests wait for it, even if this one is cancelled.
             if code:
                 raise RefusedError(code, f"the group {name!r} cannot be loaded")
 
     async def _load(self, name: str) -> ErrorCode:
+        """Load a group from the heads of the chains; return the code of the error, or NONE."""
         try:
             stored = (await self._services.freshness.head()).groups.get(name)
             if stored is not None:
@@ -169,20 +170,26 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
                     raise InconsistentGroupProtocolError(msg)
         except Exception as error:  # noqa: BLE001 - every error has a code
             return _code_of(error, name)
-        now, used = self._now(), self._used.pop(name, 0)
+        now, last_generation = self._now(), self._last_generations.pop(name, 0)
         runtime = self._services.connection.runtime
         group = ClassicGroup(
-            name, self._services.properties, runtime.new_id, stored, now, epoch=runtime.clock() - now, used=used
+            name,
+            self._services.properties,
+            runtime.new_id,
+            stored,
+            now,
+            epoch=runtime.clock() - now,
+            used=last_generation,
         )
         live = self._groups[name] = Live(name, group)
         if group.idle:
-            self._set_timer(live, now + _EMPTY_MS)
+            self._set_timer(live, now + _EMPTY_GROUP_MS)
         else:
             self._arm(live)
         return ErrorCode.none
 
-    async def _load_at_last(self, name: str, seconds: float = 0) -> None:
-        """Load a group as soon as the storage answers: its members must expire though none of them asks."""
+    async def _load_until_answered(self, name: str, seconds: float = 0) -> None:
+        """Load a group as soon as the storage answers: its members must expire even if no request loads it."""
         code = ErrorCode.coordinator_not_available
         while code is ErrorCode.coordinator_not_available:
             await asyncio.sleep(seconds)
@@ -195,39 +202,41 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
                 return
 
     def _drop(self, live: Live[ClassicGroup], code: ErrorCode) -> None:
-        """Forget a group that is not ours any more, or whose stored generation is not known."""
+        """Forget a group that another gateway coordinates, or whose stored generation is unknown."""
         self._forget(live)
-        self._used[live.name] = live.group.used
+        self._last_generations[live.name] = live.group.used
         extra = {"group": live.name, "generation": live.group.generation, "reason": code.name.upper()}
         _LOG.info("the gateway leaves a group", extra=extra)
         self._answer_all(live.group.end(code))
 
     # The machine's inputs and actions ---------------------------------------------------------------------------------
 
-    async def _ask(self, live: Live[ClassicGroup], request: Callable[[asyncio.Future[Fields], int], Actions]) -> Fields:
+    async def _request(
+        self, live: Live[ClassicGroup], request: Callable[[asyncio.Future[Fields], int], Actions]
+    ) -> Fields:
         answer: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
-        self._act(live, partial(request, answer))
+        self._apply(live, partial(request, answer))
         return await answer
 
-    def _act(self, live: Live[ClassicGroup], enter: Callable[[int], Actions]) -> None:
-        """Give the machine an input at this time, and carry out its actions."""
-        before = live.group.state
-        actions = enter(self._now())
+    def _apply(self, live: Live[ClassicGroup], input_at: Callable[[int], Actions]) -> None:
+        """Pass an input to the state machine at the current time, and carry out its actions."""
+        old_state = live.group.state
+        actions = input_at(self._now())
         self._answer_all(actions)
         for action in actions:
             if isinstance(action, StoreGeneration):
                 self._spawn(self._store(live, action))
         group = live.group
-        if group.state is not before:
+        if group.state is not old_state:
             extra = {"group": group.name, "state": group.state.value, "generation": group.generation}
             _LOG.info("group changed its state", extra=extra)
             _LOG.debug("last rebalance of the group", extra={"group": group.name, "reason": group.reason})
-        self._rest(live)
+        self._arm_or_forget(live)
 
     @staticmethod
     def _answer_all(actions: Actions) -> None:
         for action in actions:
-            # Whose connection is closed has cancelled its request.
+            # The request of a closed connection was cancelled.
             if isinstance(action, Answer) and isinstance(action.token, asyncio.Future) and not action.token.done():
                 action.token.set_result(action.response)
 
@@ -240,20 +249,20 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
         if self._groups.get(live.name) is not live:
             return
         if not code:
-            self._act(live, live.group.stored)
+            self._apply(live, live.group.stored)
             return
-        # The outcome may be unknown. The chain knows it: who waits asks again, and finds what is stored.
+        # The outcome may be unknown: clients repeat their requests, which load the group as it is stored.
         self._drop(live, code)
         if code is not ErrorCode.not_coordinator:
-            self._spawn(self._load_at_last(live.name, RETRY_MS / 1000))
+            self._spawn(self._load_until_answered(live.name, RETRY_MS / 1000))
 
     def _expire(self, live: Live[ClassicGroup], now: int) -> None:
-        self._act(live, lambda _now: live.group.tick(now))  # A timer may be early by the fraction of a millisecond.
+        self._apply(live, lambda _now: live.group.tick(now))  # A timer may be early by the fraction of a millisecond.
 
     def _resume(self, live: Live[ClassicGroup], now: int) -> None:
-        """Another gateway may coordinate the members that could not reach this one: none has expired."""
+        """Drop the group: another gateway may coordinate its members, which could not reach this one."""
         self._drop(live, ErrorCode.not_coordinator)
-        self._spawn(self._load_at_last(live.name, RETRY_MS / 1000))
+        self._spawn(self._load_until_answered(live.name, RETRY_MS / 1000))
 
 
 def _code_of(error: Exception, name: str) -> ErrorCode:

@@ -31,12 +31,12 @@ from txnstore.validation import MAX_NAME_LENGTH
 
 #: How long a JoinGroup of a new member waits; Kafka has no setting for it.
 _NEW_MEMBER_JOIN_MS = 300_000
-#: How much of a client's name is a part of its member id.
-_PREFIX = 128
+#: The characters of a client's name that its member id begins with, at most.
+_MAX_PREFIX_CHARS = 128
 #: The first version of JoinGroup whose new members first get an id, with which they join (KIP-394), and the first one
 #: whose clients know ``skip_assignment`` (KIP-814).
 _REQUIRES_ID, _SKIPS_ASSIGNMENT = 4, 9
-#: What the caller passes with a request and gets back with its answer.
+#: Identifies a request: the caller passes it, and gets it back with the answer.
 Token = object
 #: The fields of a response.
 Fields = Mapping[str, Any]
@@ -60,14 +60,14 @@ class Answer:
     response: Fields
 
 
-#: What the caller does: it answers, or submits a command, and then calls :meth:`ClassicGroup.stored` or ``end``.
+#: The caller answers a request, or submits a command and then calls :meth:`ClassicGroup.stored` or ``end``.
 Action = Answer | StoreGeneration
 Actions = list[Action]
 
 
 @dataclass(slots=True)
 class _Member:
-    """A member, and its requests that wait.
+    """A member and its waiting requests.
 
     Attributes:
         expires_at: When its session ends; without effect while a request of it waits.
@@ -92,7 +92,7 @@ class _Member:
 
     @property
     def waits(self) -> bool:
-        """Whether a waiting request stands for its heartbeats."""
+        """Whether a waiting request stands in for its heartbeats."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def subscription(self, protocol: str) -> bytes:
@@ -117,7 +117,7 @@ class ClassicGroup:
     Args:
         name: The name of the group.
         properties: Timeouts and sizes.
-        new_id: Returns an id that is unique in the world, a part of member ids.
+        new_id: Returns a globally unique id, a part of member ids.
         stored: The group in the chain, which may have had another kind; each member gets its full session timeout.
         now: The time.
         epoch: The wall clock's time, in ms since 1970, at which the clock of ``now`` was 0.
@@ -139,7 +139,7 @@ class ClassicGroup:
         self.name = name
         self.state = State.EMPTY
         self.generation = 0
-        #: Why the last rebalance began.
+        #: The reason of the last rebalance.
         self.reason = ""
         self._properties = properties
         self._new_id = new_id
@@ -162,7 +162,7 @@ class ClassicGroup:
         #: Of the first rebalance of an empty group: until when further members may extend it.
         self._extend_until: int | None = None
         self._extended = False
-        #: When the members that have not sent SyncGroup are removed, and who they are.
+        #: When the members that have not sent SyncGroup are removed, and their ids.
         self._sync_at: int | None = None
         self._unsynced: set[str] = set()
         #: Whether the leader has assigned this generation, which is then stored.
@@ -207,14 +207,14 @@ class ClassicGroup:
     # --- inputs -------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, client_id: str, client_host: str, token: Token, now: int) -> Actions:
-        """A JoinGroup request."""
+        """Handle a JoinGroup request."""
         self._now = now
         code = self._join_error(request)
         if code is ErrorCode.group_max_size_reached:
-            self._answer(token, {"error_code": code})
-            self._turn_away(request.member_id)
+            self._respond(token, {"error_code": code})
+            self._reject_member(request.member_id)
         elif code:
-            self._answer(token, {"error_code": code, "member_id": request.member_id})
+            self._respond(token, {"error_code": code, "member_id": request.member_id})
         elif not request.member_id:
             self._join_new(request, client_id, client_host, token)
         elif request.member_id in self._pending:
@@ -224,18 +224,18 @@ class ClassicGroup:
         return self._take()
 
     def sync(self, request: SyncGroupRequest, token: Token, now: int) -> Actions:
-        """A SyncGroup request; only the leader's has assignments."""
+        """Handle a SyncGroup request; only the leader's has assignments."""
         self._now = now
         code = self._sync_error(request)
         if code:
-            self._answer(token, {"error_code": code})
+            self._respond(token, {"error_code": code})
             return self._take()
         member = self._members[request.member_id]
         self._unsynced.discard(member.member_id)
         if self.state is State.STABLE:
-            self._answer(token, self._synced(member))
+            self._respond(token, self._sync_response(member))
             return self._take()
-        self._answer_sync(member, ErrorCode.rebalance_in_progress)  # a request that the client has given up
+        self._fail_sync(member, ErrorCode.rebalance_in_progress)  # a request that the client has given up
         member.sync = token
         # A repeated request of the leader must not change what is being stored.
         if member.member_id == self._leader and not self._assigned:
@@ -247,7 +247,7 @@ class ClassicGroup:
         return self._take()
 
     def heartbeat(self, request: HeartbeatRequest, now: int) -> ErrorCode:
-        """A Heartbeat request, which never waits. It only moves a deadline away."""
+        """Handle a Heartbeat request: extend the member's session. It never waits."""
         code = self._member_error(request.member_id, _instance_id(request))
         if code:
             return code
@@ -257,16 +257,16 @@ class ClassicGroup:
         return ErrorCode.rebalance_in_progress if self.state is State.PREPARING_REBALANCE else ErrorCode.none
 
     def leave(self, request: LeaveGroupRequest, token: Token, now: int) -> Actions:
-        """A LeaveGroup request; that of the last member waits until the group is stored as empty."""
+        """Handle a LeaveGroup request; that of the last member waits until the group is stored as empty."""
         self._now = now
-        before = len(self._members)
+        count_before = len(self._members)
         leaving: Iterable[Any] = getattr(request, "members", (request,))  # Before version 3 it has one member.
-        members = [self._left(each.member_id, _instance_id(each)) for each in leaving]
-        code = ErrorCode.none if hasattr(request, "members") else members[0]["error_code"]
-        answer = Answer(token, {"error_code": code, "members": members})
+        results = [self._leave(each.member_id, _instance_id(each)) for each in leaving]
+        code = ErrorCode.none if hasattr(request, "members") else results[0]["error_code"]
+        answer = Answer(token, {"error_code": code, "members": results})
         # Kafka rebalances a stable group also if only a pending member leaves; nothing has changed for the others then.
-        if len(self._members) < before:
-            self._rebalance(f"{before - len(self._members)} members left")
+        if len(self._members) < count_before:
+            self._rebalance(f"{count_before - len(self._members)} members left")
         else:
             self._complete_if_joined()
         if self.state is State.EMPTY and self._storing is not None:
@@ -276,17 +276,17 @@ class ClassicGroup:
         return self._take()
 
     def tick(self, now: int) -> Actions:
-        """The time has reached :attr:`deadline`; at any other time nothing happens."""
+        """Expire what is due by ``now``; call it when the time has reached :attr:`deadline`."""
         self._now = now
-        silent = [
+        expired = [
             member.member_id for member in self._members.values() if member.expires_at <= now and not member.waits
         ]
-        for member_id in silent:
+        for member_id in expired:
             self._remove(member_id)
         for member_id in [member_id for member_id, at in self._pending.items() if at <= now]:
             del self._pending[member_id]
-        if silent:
-            self._rebalance(f"the sessions of {', '.join(silent)} expired")
+        if expired:
+            self._rebalance(f"the sessions of {', '.join(expired)} expired")
         else:
             self._complete_if_joined()
         if self._join_at is not None and self._join_at <= now:
@@ -296,7 +296,7 @@ class ClassicGroup:
         return self._take()
 
     def stored(self, now: int) -> Actions:
-        """The generation of the last command is stored."""
+        """Continue after the generation of the last command was stored."""
         assert self._storing is not None
         self._now = now
         self._stored, self._stored_ids = self._storing.generation, _ids(self._storing)
@@ -306,13 +306,13 @@ class ClassicGroup:
             self.state = State.STABLE
             for member in self._members.values():
                 if member.sync is not None:
-                    self._answer(member.sync, self._synced(member))
+                    self._respond(member.sync, self._sync_response(member))
                     member.sync = None
                     self._renew(member, now)
         elif self.state is State.STABLE:
             for member in self._members.values():
                 if member.member_id in self._stored_ids and member.join is not None:
-                    self._answer_replacement(member)
+                    self._respond_to_replacement(member)
         self._store_if_due()
         if self._storing is None:
             self._actions += self._leaving
@@ -320,26 +320,26 @@ class ClassicGroup:
         return self._take()
 
     def end(self, code: ErrorCode) -> Actions:
-        """This machine is not used any more: answer all requests that wait with ``code``.
+        """Shut this state machine down: answer all waiting requests with ``code``.
 
-        A static member whose id is not stored gets UNKNOWN_MEMBER_ID, and joins without an id. If another coordinator
-        has given its name an id meanwhile, the old one would be fenced, which ends the client.
+        A static member whose new id was not stored gets UNKNOWN_MEMBER_ID, so that it rejoins without an id: another
+        coordinator may have assigned a newer id, and the old one would be fenced.
         """
         self.state = State.DEAD
         for member in self._members.values():
-            is_known = member.instance_id is None or member.member_id in self._stored_ids
-            self._answer_join(member, {"error_code": code})
-            self._answer_sync(member, code_of_member(code) if is_known else ErrorCode.unknown_member_id)
+            is_id_stored = member.instance_id is None or member.member_id in self._stored_ids
+            self._respond_to_join(member, {"error_code": code})
+            self._fail_sync(member, code_of_member(code) if is_id_stored else ErrorCode.unknown_member_id)
         for answer in self._leaving:
-            self._answer(answer.token, {"error_code": code_of_member(code)})
+            self._respond(answer.token, {"error_code": code_of_member(code)})
         self._leaving.clear()
         return self._take()
 
-    # --- what it is ---------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> int | None:
-        """When to call :meth:`tick`, if no input moves it before; None if time changes nothing."""
+        """The time at which to call :meth:`tick`, if no input moves it; None if time changes nothing."""
         times = [member.expires_at for member in self._members.values() if not member.waits]
         times += self._pending.values()
         times += (at for at in (self._join_at, self._sync_at) if at is not None)
@@ -352,16 +352,16 @@ class ClassicGroup:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is lost when this machine is forgotten: the chain has all of it."""
+        """Whether the chain has the whole state, so that this machine can be forgotten."""
         return self.state is State.EMPTY and not self._pending and self._storing is None
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it has no members, and nothing of it is stored."""
+        """Whether the group has no members, and nothing of it is stored."""
         return self.idle and self._stored < 0
 
     def describe(self) -> Fields:
-        """The group for DescribeGroups and ListGroups; ``Dead`` if it has no members and nothing of it is stored.
+        """Describe the group for DescribeGroups and ListGroups; ``Dead`` if it is unknown.
 
         It has subscriptions and the protocol only while it is stable.
         """
@@ -390,20 +390,20 @@ class ClassicGroup:
 
         The chain refuses its commits as of an illegal generation; Kafka answers REBALANCE_IN_PROGRESS.
         """
-        ours = generation == self.generation and member_id in self._members
-        return ours and self.state is State.COMPLETING_REBALANCE
+        is_joined = generation == self.generation and member_id in self._members
+        return is_joined and self.state is State.COMPLETING_REBALANCE
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
     def _join_error(self, request: JoinGroupRequest) -> ErrorCode:
-        least, most = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
-        if not least <= _ms(request.session_timeout) <= most:
+        min_ms, max_ms = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
+        if not min_ms <= _ms(request.session_timeout) <= max_ms:
             return ErrorCode.invalid_session_timeout
         # The chain would refuse the generation, and no other member could continue.
         instance_id = _instance_id(request)
-        if instance_id is not None and not _is_name(instance_id):
+        if instance_id is not None and not _is_valid_instance_id(instance_id):
             return ErrorCode.invalid_request
-        if not self._has_place_for(request.member_id, instance_id):
+        if not self._has_room_for(request.member_id, instance_id):
             return ErrorCode.group_max_size_reached
         if not self._supports(request):
             return ErrorCode.inconsistent_group_protocol
@@ -412,17 +412,17 @@ class ClassicGroup:
             return self._member_error(request.member_id, instance_id)
         return ErrorCode.none
 
-    def _has_place_for(self, member_id: str, instance_id: str | None) -> bool:
-        # A static member that returns takes its own place. Kafka refuses it in a full group.
+    def _has_room_for(self, member_id: str, instance_id: str | None) -> bool:
+        """Whether a member may join; a static member that returns replaces itself, which Kafka refuses if full."""
         member = self._members.get(member_id or self._static.get(instance_id or "", ""))
-        limit = self._properties.group_max_size
-        if self.state is State.EMPTY or len(self._members) < limit:
+        max_size = self._properties.group_max_size
+        if self.state is State.EMPTY or len(self._members) < max_size:
             return True
         if self.state is not State.PREPARING_REBALANCE:
             return member is not None
-        # If there are too many, those that join last are turned away.
+        # If there are too many members, those that join last are rejected.
         joined = sum(other.join is not None for other in self._members.values())
-        return joined < limit or (member is not None and member.join is not None)
+        return joined < max_size or (member is not None and member.join is not None)
 
     def _supports(self, request: JoinGroupRequest) -> bool:
         """Whether the group with this member still has a protocol that all members support."""
@@ -436,14 +436,14 @@ class ClassicGroup:
             current = self._static.get(instance_id, "")
             # FENCED_INSTANCE_ID ends a client, and the only one of its name must live: its newer id may have been lost
             # with its coordinator, before the id was stored. It gets another id. Kafka fences it.
-            if current != member_id and _turn(member_id, instance_id) < _turn(current, instance_id):
+            if current != member_id and _id_number(member_id, instance_id) < _id_number(current, instance_id):
                 return ErrorCode.fenced_instance_id
             if current != member_id:
                 return ErrorCode.unknown_member_id
         return ErrorCode.none if member_id in self._members else ErrorCode.unknown_member_id
 
-    def _turn_away(self, member_id: str) -> None:
-        """Remove a member for which there is no place."""
+    def _reject_member(self, member_id: str) -> None:
+        """Remove a member for which the group has no room."""
         if member_id in self._members:
             self._remove(member_id)
         self._pending.pop(member_id, None)
@@ -452,16 +452,16 @@ class ClassicGroup:
     def _join_new(self, request: JoinGroupRequest, client_id: str, client_host: str, token: Token) -> None:
         instance_id = _instance_id(request)
         if instance_id is not None:
-            # By this number clients of one name are in order, even if two coordinators have given them their ids.
-            turn = max(_turn(self._static.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
-            member_id = f"{_prefix(instance_id)}{turn}-{self._new_id()}"
+            # The number orders the ids of one instance id, even if two coordinators have assigned them.
+            id_number = max(_id_number(self._static.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
+            member_id = f"{_prefix(instance_id)}{id_number}-{self._new_id()}"
         else:
             member_id = f"{_prefix(client_id)}{self._new_id()}"
         if instance_id is not None and instance_id in self._static:
             self._replace(request, member_id, client_id, client_host, token)
         elif instance_id is None and request.__version__ >= _REQUIRES_ID:
             self._pending[member_id] = self._now + _ms(request.session_timeout)
-            self._answer(token, {"error_code": ErrorCode.member_id_required, "member_id": member_id})
+            self._respond(token, {"error_code": ErrorCode.member_id_required, "member_id": member_id})
         else:
             self._add(request, member_id, client_id, client_host, token)
 
@@ -485,25 +485,25 @@ class ClassicGroup:
         self._insert(member)
         self._leader = self._leader or member_id
         self._extended = self._extend_until is not None
-        self._rebalance(_why(f"{member_id} joined", request))
+        self._rebalance(_reason(f"{member_id} joined", request))
 
     def _rejoin(self, request: JoinGroupRequest, member: _Member, token: Token) -> None:
-        same = _protocols(request) == member.protocols
+        same_protocols = _protocols(request) == member.protocols
         # The leader of a stable group joins because something else has changed that concerns the assignment.
-        leads = self.state is State.STABLE and member.member_id == self._leader
-        if self.state is not State.PREPARING_REBALANCE and same and not leads:
-            self._answer(token, self._joined(member))
+        is_leader_of_stable = self.state is State.STABLE and member.member_id == self._leader
+        if self.state is not State.PREPARING_REBALANCE and same_protocols and not is_leader_of_stable:
+            self._respond(token, self._join_response(member))
         else:
             self._update(member, request, token)
-            self._rebalance(_why(f"{member.member_id} joined again", request))
+            self._rebalance(_reason(f"{member.member_id} joined again", request))
 
     def _replace(
         self, request: JoinGroupRequest, member_id: str, client_id: str, client_host: str, token: Token
     ) -> None:
-        """A static member returns without its member id: it gets a new one, and the old one is fenced (KIP-345)."""
+        """Give a static member that returns without its member id a new one; the old one is fenced (KIP-345)."""
         old = self._members[self._static[_instance_id(request) or ""]]
-        self._answer_join(old, {"error_code": ErrorCode.fenced_instance_id, "member_id": old.member_id})
-        self._answer_sync(old, ErrorCode.fenced_instance_id)
+        self._respond_to_join(old, {"error_code": ErrorCode.fenced_instance_id, "member_id": old.member_id})
+        self._fail_sync(old, ErrorCode.fenced_instance_id)
         unsynced = old.member_id in self._unsynced
         self._discard(old)
         member = replace(
@@ -521,19 +521,22 @@ class ClassicGroup:
             self._unsynced.add(member_id)
         self._update(member, request, token)
         self._renew(member, self._now)
-        if self.state is State.STABLE and self._select() == self._protocol:
+        if self.state is State.STABLE and self._select_protocol() == self._protocol:
             self._store_if_due()
         else:
-            self._rebalance(_why(f"{member_id} replaced {old.member_id}", request))
+            self._rebalance(_reason(f"{member_id} replaced {old.member_id}", request))
 
-    def _answer_replacement(self, member: _Member) -> None:
-        """The new member id of a static member is stored: its client may use it."""
-        response = self._joined(member)
+    def _respond_to_replacement(self, member: _Member) -> None:
+        """Answer the join of a static member whose new id is now stored.
+
+        Clients before KIP-814 get the former leader, so that they do not compute an assignment.
+        """
+        response = self._join_response(member)
         if member.former_leader is not None:
             response |= {"leader": member.former_leader, "members": ()}
         else:
             response["skip_assignment"] = member.member_id == self._leader
-        self._answer_join(member, response)
+        self._respond_to_join(member, response)
         self._renew(member, self._now)
 
     # --- rebalances ---------------------------------------------------------------------------------------------------
@@ -548,24 +551,25 @@ class ClassicGroup:
     def _prepare(self, reason: str) -> None:
         """Begin the join phase."""
         for member in self._members.values():
-            self._answer_sync(member, ErrorCode.rebalance_in_progress)
+            self._fail_sync(member, ErrorCode.rebalance_in_progress)
         self._sync_at, self._assigned = None, False
         self._unsynced.clear()
-        first, self.state, self.reason = self.state is State.EMPTY, State.PREPARING_REBALANCE, reason
+        was_empty, self.state, self.reason = self.state is State.EMPTY, State.PREPARING_REBALANCE, reason
         self._join_at = self._now + self._rebalance_timeout_ms()
-        if first:
+        if was_empty:
             self._extend_until, self._extended = self._join_at, False
             self._join_at = self._now + self._properties.group_initial_rebalance_delay_ms
         self._complete_if_joined()
 
     def _complete_if_joined(self) -> None:
+        """End the join phase early if all members have joined, and no more may come."""
         if self.state is not State.PREPARING_REBALANCE or self._extend_until is not None or self._pending:
             return
         if all(member.join is not None for member in self._members.values()):
             self._complete()
 
     def _end_join_phase(self) -> None:
-        """The time to join has passed; that of a new group is extended while members join."""
+        """End the join phase when its time has passed; extend that of a new group while members join."""
         if self._extended and self._extend_until is not None and self._now < self._extend_until:
             self._extended = False
             self._join_at = min(self._now + self._properties.group_initial_rebalance_delay_ms, self._extend_until)
@@ -579,7 +583,7 @@ class ClassicGroup:
             if member.join is None and member.instance_id is None:
                 self._remove(member.member_id)
         joined = [member.member_id for member in self._members.values() if member.join is not None]
-        if self._members and not joined:
+        if self._members and not joined:  # Only static members that have not joined are left: wait for them again.
             self._join_at = self._now + self._rebalance_timeout_ms()
             return
         self.generation = self.used + 1
@@ -589,24 +593,24 @@ class ClassicGroup:
             return
         if self._leader not in joined:
             self._leader = joined[0]
-        self.state, self._protocol = State.COMPLETING_REBALANCE, self._select()
+        self.state, self._protocol = State.COMPLETING_REBALANCE, self._select_protocol()
         self._unsynced = set(self._members)
         self._sync_at = self._now + self._rebalance_timeout_ms()
         for member in self._members.values():
             member.is_new = False
-            self._answer_join(member, self._joined(member))
+            self._respond_to_join(member, self._join_response(member))
             self._renew(member, self._now)
 
     def _end_sync_phase(self) -> None:
-        """Remove the members that have joined, but not asked for their assignment."""
+        """Remove the members that have joined, but sent no SyncGroup in time."""
         self._sync_at = None
         if self._unsynced:
-            silent = ", ".join(sorted(self._unsynced))
+            names = ", ".join(sorted(self._unsynced))
             for member_id in [*self._unsynced]:
                 self._remove(member_id)
-            self._prepare(f"no SyncGroup came from {silent}")
+            self._prepare(f"no SyncGroup came from {names}")
 
-    def _select(self) -> str:
+    def _select_protocol(self) -> str:
         """The protocol that most members prefer among those that all support."""
         votes = Counter(
             next(name for name, _ in member.protocols if self._supported[name] == len(self._members))
@@ -625,37 +629,37 @@ class ClassicGroup:
             return code
         if request.generation_id != self.generation:
             return ErrorCode.illegal_generation
-        for name, ours in (("protocol_type", self._protocol_type), ("protocol_name", self._protocol)):
-            if getattr(request, name, ours) != ours:  # From version 5 on it has both, which may not be missing.
+        for name, expected in (("protocol_type", self._protocol_type), ("protocol_name", self._protocol)):
+            if getattr(request, name, expected) != expected:  # From version 5 on it has both, which may not be missing.
                 return ErrorCode.inconsistent_group_protocol
         return ErrorCode.rebalance_in_progress if self.state is State.PREPARING_REBALANCE else ErrorCode.none
 
-    def _left(self, named: str, instance_id: str | None) -> Fields:
-        """Let a member leave; an administrator names only the instance id."""
-        member_id, code = named or self._static.get(instance_id or "", ""), ErrorCode.none
+    def _leave(self, requested_id: str, instance_id: str | None) -> Fields:
+        """Remove a member that leaves; an administrator gives only its instance id."""
+        member_id, code = requested_id or self._static.get(instance_id or "", ""), ErrorCode.none
         if member_id not in self._pending:
             code = self._member_error(member_id, instance_id)
         if not code:
             self._pending.pop(member_id, None)
             self._remove(member_id)
-        return {"member_id": named, "group_instance_id": instance_id, "error_code": code}
+        return {"member_id": requested_id, "group_instance_id": instance_id, "error_code": code}
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def _store_if_due(self) -> None:
-        """Store what the chain does not have yet, unless it is being stored, or something before it."""
+        """Store the state that the chain lacks, unless a generation is being stored."""
         if self._storing is not None:
             return
         match self.state:
             case State.COMPLETING_REBALANCE:
-                due = self._assigned
+                is_due = self._assigned
             case State.STABLE:  # a static member waits for its new member id
-                due = any(member.join is not None for member in self._members.values())
+                is_due = any(member.join is not None for member in self._members.values())
             case State.EMPTY:
-                due = bool(self._stored_ids)
+                is_due = bool(self._stored_ids)
             case _:
-                due = False
-        if due:
+                is_due = False
+        if is_due:
             replaced = self._stored_ids - set(self._members) if self.generation == self._stored else ()
             self._storing = StoreGeneration(
                 self.name,
@@ -673,43 +677,43 @@ class ClassicGroup:
 
     def _insert(self, member: _Member) -> None:
         self._members[member.member_id] = member
-        self._supported.update(_names(member.protocols))
+        self._supported.update(_protocol_names(member.protocols))
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
 
     def _discard(self, member: _Member) -> None:
         del self._members[member.member_id]
-        self._supported.subtract(_names(member.protocols))
+        self._supported.subtract(_protocol_names(member.protocols))
         if member.instance_id is not None:
             del self._static[member.instance_id]
         self._unsynced.discard(member.member_id)
 
     def _remove(self, member_id: str) -> None:
-        """Remove a member; a request of it that waits is answered, so that a client that is alive joins again."""
+        """Remove a member, and fail its waiting requests so that a live client joins again."""
         member = self._members.get(member_id)
         if member is None:
             return
         self._discard(member)
-        self._answer_join(member, {"error_code": ErrorCode.unknown_member_id})
-        self._answer_sync(member, ErrorCode.unknown_member_id)
+        self._respond_to_join(member, {"error_code": ErrorCode.unknown_member_id})
+        self._fail_sync(member, ErrorCode.unknown_member_id)
         if self._leader == member_id:
             self._leader = next(iter(self._members), "")
 
     def _update(self, member: _Member, request: JoinGroupRequest, token: Token) -> None:
-        self._supported.subtract(_names(member.protocols))
+        self._supported.subtract(_protocol_names(member.protocols))
         member.protocols = _protocols(request)
-        self._supported.update(_names(member.protocols))
+        self._supported.update(_protocol_names(member.protocols))
         member.session_timeout_ms, member.rebalance_timeout_ms = _ms(request.session_timeout), _join_timeout_ms(request)
         # The client has given up the earlier request; Kafka never answers it.
-        self._answer_join(member, {"error_code": ErrorCode.rebalance_in_progress, "member_id": member.member_id})
+        self._respond_to_join(member, {"error_code": ErrorCode.rebalance_in_progress, "member_id": member.member_id})
         member.join = token
 
     @staticmethod
     def _renew(member: _Member, now: int) -> None:
         member.expires_at = now + member.session_timeout_ms
 
-    def _joined(self, member: _Member) -> dict[str, Any]:
-        """The answer to a member that has joined; only the leader gets the members."""
+    def _join_response(self, member: _Member) -> dict[str, Any]:
+        """The response to a member that has joined; only the leader's has the members."""
         others: Iterable[_Member] = self._members.values() if member.member_id == self._leader else ()
         return {
             "error_code": ErrorCode.none,
@@ -728,7 +732,7 @@ class ClassicGroup:
             ],
         }
 
-    def _synced(self, member: _Member) -> Fields:
+    def _sync_response(self, member: _Member) -> Fields:
         return {
             "error_code": ErrorCode.none,
             "protocol_type": self._protocol_type,
@@ -736,18 +740,18 @@ class ClassicGroup:
             "assignment": member.assignment,
         }
 
-    def _answer_join(self, member: _Member, response: Fields) -> None:
+    def _respond_to_join(self, member: _Member, response: Fields) -> None:
         if member.join is not None:
-            self._answer(member.join, response)
+            self._respond(member.join, response)
             member.join = None
 
-    def _answer_sync(self, member: _Member, code: ErrorCode) -> None:
-        """Tell a member that waits for its assignment that it does not get one."""
+    def _fail_sync(self, member: _Member, code: ErrorCode) -> None:
+        """Answer a waiting SyncGroup with an error."""
         if member.sync is not None:
-            self._answer(member.sync, {"error_code": code})
+            self._respond(member.sync, {"error_code": code})
             member.sync = None
 
-    def _answer(self, token: Token, response: Fields) -> None:
+    def _respond(self, token: Token, response: Fields) -> None:
         self._actions.append(Answer(token, response))
 
     def _take(self) -> Actions:
@@ -756,7 +760,7 @@ class ClassicGroup:
 
 
 def _instance_id(message: Any) -> str | None:
-    """The name of a static member, which the first versions of requests do not have."""
+    """The instance id of a static member; the first versions of requests have none."""
     name: str | None = getattr(message, "group_instance_id", None)
     return name
 
@@ -771,7 +775,7 @@ def _join_timeout_ms(request: JoinGroupRequest) -> int:
 
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
-    """The assignors that a member supports, the preferred ones first, each with its subscription."""
+    """The assignors that a member supports, most preferred first, each with its subscription."""
     return tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
 
 
@@ -779,32 +783,32 @@ def _ids(command: StoreGeneration) -> frozenset[str]:
     return frozenset(member.member_id for member in command.members)
 
 
-def _turn(member_id: str, instance_id: str) -> int:
-    """The place of a static member's id among those of its name; 0 if the id does not tell."""
-    turn = member_id.removeprefix(_prefix(instance_id)).partition("-")[0]
-    return int(turn) if turn.isdecimal() else 0
+def _id_number(member_id: str, instance_id: str) -> int:
+    """The number of a static member's id, which grows with each new id of its instance id; 0 if it has none."""
+    number = member_id.removeprefix(_prefix(instance_id)).partition("-")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _prefix(name: str) -> str:
-    """The beginning of member ids, short and printable, as ids in the chain must be."""
-    return "".join(filter(str.isprintable, name[:_PREFIX])) + "-"
+    """The beginning of member ids for a name, short and printable, as ids in the chain must be."""
+    return "".join(filter(str.isprintable, name[:_MAX_PREFIX_CHARS])) + "-"
 
 
-def _is_name(name: str) -> bool:
+def _is_valid_instance_id(name: str) -> bool:
     return name.isprintable() and 0 < len(name) <= MAX_NAME_LENGTH
 
 
-def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:
+def _protocol_names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:
     return {name for name, _ in protocols}
 
 
-def _why(event: str, request: JoinGroupRequest) -> str:
+def _reason(event: str, request: JoinGroupRequest) -> str:
     return f"{event}; reason of the client: {getattr(request, 'reason', None) or 'not provided'}"
 
 
 def code_of_member(code: ErrorCode) -> ErrorCode:
-    """The code for who was a member before the group got members of another kind: it is none any more, as in Kafka.
+    """Translate a code for a member of a group that has members of another kind now: it is unknown, as in Kafka.
 
-    Java's consumer ends with an error that it does not expect, and otherwise joins again, and gets the reason then.
+    Java's consumer fails on INCONSISTENT_GROUP_PROTOCOL here; after UNKNOWN_MEMBER_ID it rejoins, and gets the reason.
     """
     return ErrorCode.unknown_member_id if code is ErrorCode.inconsistent_group_protocol else code

@@ -31,10 +31,10 @@ from txnstore.gateway.groups.consumer.members import (
     KeptMember,
     MemberHeartbeat,
     check_request,
-    is_full,
+    is_full_request,
     is_released,
-    matching,
-    member_before,
+    matching_topics,
+    member_of_request,
     would_change,
 )
 from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, Live
@@ -66,137 +66,137 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
     # Members ----------------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, request: Request, client: Client) -> Fields:
-        """A member joins, is alive, or leaves; it gets its epoch and, if it changes, its assignment."""
-        asked: MemberHeartbeat = request.body
-        name = asked.group_id
+        """Let a member join, extend its session, or let it leave; return its epoch and a changed assignment."""
+        message: MemberHeartbeat = request.body
+        name = message.group_id
         try:
             self._services.check(client, read_group(name))
             await self._services.freshness.recent()  # The request may refer to topics that others have created.
-            check_request(asked)
+            check_request(message)
             self.check_coordinator(name)
-            if asked.subscribed_topic_names:
-                self._services.check(client, describe_topics(asked.subscribed_topic_names))
+            if message.subscribed_topic_names:
+                self._services.check(client, describe_topics(message.subscribed_topic_names))
             try:
-                if asked.member_epoch < JOINING:
-                    return await self._leave_group(asked, client)
-                return await self._heartbeat(asked, self._owned(asked), request.client_id or "", client)
+                if message.member_epoch < JOINING:
+                    return await self._handle_leave(message, client)
+                return await self._handle_heartbeat(message, self._owned(message), request.client_id or "", client)
             finally:
                 if (live := self._groups.get(name)) is not None:
-                    self._rest(live)
+                    self._arm_or_forget(live)
         except (TxnStoreError, RefusedError) as error:
-            return {"error_code": _code(error, request.version), "error_message": message_of(error)}
+            return {"error_code": _error_code(error, request.version), "error_message": message_of(error)}
 
-    def _owned(self, asked: MemberHeartbeat) -> Owned:
-        """The partitions that a member reads; those of deleted topics are left out."""
-        if not asked.topic_partitions:
-            return None if asked.topic_partitions is None else ()
+    def _owned(self, message: MemberHeartbeat) -> Owned:
+        """The partitions that a member says it reads, without those of deleted topics; None: as before."""
+        if not message.topic_partitions:
+            return None if message.topic_partitions is None else ()
         names: dict[UUID | None, str] = {topic_uuid(topic): name for name, topic in self._view.topics.items()}
-        known = [each for each in asked.topic_partitions if each.topic_id in names]
+        known = [each for each in message.topic_partitions if each.topic_id in names]
         return tuple(TopicPartition(names[each.topic_id], int(number)) for each in known for number in each.partitions)
 
-    async def _heartbeat(self, asked: MemberHeartbeat, owned: Owned, client_id: str, client: Client) -> Fields:
-        name, now = asked.group_id, self._now()
+    async def _handle_heartbeat(self, message: MemberHeartbeat, owned: Owned, client_id: str, client: Client) -> Fields:
+        name, now = message.group_id, self._now()
         live, group = self._live(name), self._group(name)
-        before = member_before(group, live.group, asked, owned)
-        member_id = asked.member_id or self._services.connection.runtime.new_id()
+        stored = member_of_request(group, live.group, message, owned)
+        member_id = message.member_id or self._services.connection.runtime.new_id()
         session_ms = self._services.properties.group_consumer_session_timeout_ms
         kept = live.group.members.get(member_id) or KeptMember(now + session_ms)
-        kept.hear(asked, client_id, client.host, now, session_ms)
+        kept.record_request(message, client_id, client.host, now, session_ms)
         topics = self._topics(kept, client)
-        assignor = ASSIGNORS[asked.server_assignor] if asked.server_assignor is not None else None
+        assignor = ASSIGNORS[message.server_assignor] if message.server_assignor is not None else None
         if assignor is None:
-            assignor = before.assignor if before is not None else next(iter(ASSIGNORS.values()))
+            assignor = stored.assignor if stored is not None else next(iter(ASSIGNORS.values()))
         submit, membership = self._services.commits.submit, None
-        joins = asked.member_epoch == JOINING or before is None
-        if joins or before is None or (before.topics, before.assignor) != (topics, assignor):
-            instance_id = asked.instance_id if before is None or joins else before.instance_id
+        joins = message.member_epoch == JOINING or stored is None
+        if joins or stored is None or (stored.topics, stored.assignor) != (topics, assignor):
+            instance_id = message.instance_id if stored is None or joins else stored.instance_id
             join = JoinGroup(name, member_id, tuple(topics.items()), assignor, session_ms, instance_id, kind="consumer")
             membership = await submit(join, client.principal)
-            if before is None or joins:
+            if stored is None or joins:
                 extra = {"group": name, "member_id": member_id, "generation": membership.generation}
                 _LOG.info("member joins the group", extra=extra)
-        if before is not None and (owned is not None if membership is not None else would_change(group, before, owned)):
+        if stored is not None and (owned is not None if membership is not None else would_change(group, stored, owned)):
             try:
                 membership = await submit(Heartbeat(name, member_id, owned), client.principal)
             except UnknownMemberError:
-                if asked.member_epoch != JOINING:
+                if message.member_epoch != JOINING:
                     raise
-                # Its session ended after it had joined again, while the storage did not answer: now it is new.
-                return await self._heartbeat(asked, owned, client_id, client)
+                # Its session ended after it had rejoined, while the storage did not answer: it joins as a new member.
+                return await self._handle_heartbeat(message, owned, client_id, client)
         if membership is None:
-            assert before is not None
+            assert stored is not None
             assert group.epochs is not None
-            kept.await_release(before, now)
-            membership = Membership(member_id, group.epochs[member_id], before.assigned)
-        return self._answered(live, asked, kept, membership, before)
+            kept.await_release(stored, now)
+            membership = Membership(member_id, group.epochs[member_id], stored.assigned)
+        return self._response(live, message, kept, membership, stored)
 
-    def _answered(
+    def _response(
         self,
         live: Live[KeptGroup],
-        asked: MemberHeartbeat,
+        message: MemberHeartbeat,
         kept: KeptMember,
         membership: Membership,
-        before: Member | None,
+        stored: Member | None,
     ) -> Fields:
-        if before is not None and before.member_id != membership.member_id:
-            live.group.members.pop(before.member_id, None)
+        if stored is not None and stored.member_id != membership.member_id:
+            live.group.members.pop(stored.member_id, None)
         live.group.members[membership.member_id] = kept
-        if self._coordinates(live.name):  # Without members it may have been forgotten meanwhile.
+        if self._coordinates(live.name):  # The group may have been forgotten meanwhile, when it had no members.
             self._arm(self._groups.setdefault(live.name, live))
-        assignment = assignment_of(self._view, membership.assigned)
+        assignment = assignment_by_topic(self._view, membership.assigned)
         fields: dict[str, Any] = {
             "member_id": membership.member_id,
             "member_epoch": membership.generation,
             "heartbeat_interval": self._services.properties.group_consumer_heartbeat_interval_ms,
         }
-        if kept.tell(membership.generation, assignment) or is_full(asked):
-            fields["assignment"] = {"topic_partitions": by_topic(assignment)}
+        if kept.record_response(membership.generation, assignment) or is_full_request(message):
+            fields["assignment"] = {"topic_partitions": topic_partitions_fields(assignment)}
         return fields
 
     def _topics(self, kept: KeptMember, client: Client) -> dict[str, int]:
-        """The topics that a member reads, with their partitions: none of one that does not exist yet.
+        """The topics that a member subscribes to, with their numbers of partitions: 0 if the topic does not exist.
 
-        A name that no topic can have is left out, as if it did not exist: Metadata refuses it, and clients report that.
+        An invalid topic name is left out: Metadata refuses it, and clients report that.
         """
         topics = self._view.topics
         names = {name for name in kept.names if is_topic_name(name)}
         if kept.regex:
-            matches = matching(kept.regex, tuple(sorted(topics)))
+            matches = matching_topics(kept.regex, tuple(sorted(topics)))
             names |= {name for name in matches if self._services.may(client, describe_topics((name,)))}
         return {name: topics[name].partitions if name in topics else 0 for name in sorted(names)}
 
-    async def _leave_group(self, asked: MemberHeartbeat, client: Client) -> Fields:
-        name = asked.group_id
+    async def _handle_leave(self, message: MemberHeartbeat, client: Client) -> Fields:
+        name = message.group_id
         live, group = self._live(name), self._group(name)
-        member = member_before(group, live.group, asked, None)
+        member = member_of_request(group, live.group, message, None)
         assert member is not None
         submit = self._services.commits.submit
-        if asked.member_epoch == LEAVING_FOR_NOW:
+        if message.member_epoch == LEAVING_FOR_NOW:
             if not is_released(member):
                 await submit(Heartbeat(name, member.member_id, ()), client.principal)
             kept = live.group.members[member.member_id]
-            kept.is_heard = kept.is_away = True
+            kept.has_sent_request = kept.is_away = True
         else:
             await submit(LeaveGroup(name, member.member_id), client.principal)
             live.group.members.pop(member.member_id, None)
-        extra = {"group": name, "member_id": member.member_id, "member_epoch": asked.member_epoch}
+        extra = {"group": name, "member_id": member.member_id, "member_epoch": message.member_epoch}
         _LOG.info("member leaves the group", extra=extra)
-        return {"member_id": member.member_id, "member_epoch": asked.member_epoch}
+        return {"member_id": member.member_id, "member_epoch": message.member_epoch}
 
     # Groups -----------------------------------------------------------------------------------------------------------
 
-    def kept(self, name: str) -> Mapping[str, KeptMember]:
-        """What this gateway, which coordinates the group, knows of each member that the newest view has."""
+    def kept_members(self, name: str) -> Mapping[str, KeptMember]:
+        """The state that this gateway keeps of each member of a group that it coordinates."""
         live = self._live(name)
-        kept = dict(live.group.members)
-        self._rest(live)
-        return kept
+        members = dict(live.group.members)
+        self._arm_or_forget(live)
+        return members
 
     def take_over(self) -> None:
         """Time the members of stored groups from now on: those whose clients have ended must expire.
 
-        Once in a session timeout it looks again. A member whose join was not answered, because its connection or the
-        storage failed, may be in the chain.
+        Repeated once per session timeout: the chain may have a member whose join was not answered, because its
+        connection or the storage failed.
         """
         if self._sweep is not None:
             self._sweep.cancel()
@@ -207,7 +207,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         self._sweep = asyncio.get_running_loop().call_later(seconds, self.take_over)
 
     async def close(self) -> None:
-        """Leave all groups, and wait for what is being stored."""
+        """Leave all groups, and wait for commits under way."""
         if self._sweep is not None:
             self._sweep.cancel()
         await super().close()
@@ -216,7 +216,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         return self._view.groups.get(name, Group())
 
     def _live(self, name: str) -> Live[KeptGroup]:
-        """The group as the newest view has it; its members are timed from now on."""
+        """Return the group as the newest view has it, and time its members from now on."""
         live = self._groups.get(name)
         if live is None:
             live = self._groups[name] = Live(name, KeptGroup(self._services.properties))
@@ -226,17 +226,17 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
 
     def _resume(self, live: Live[KeptGroup], now: int) -> None:
         live.group.renew(now)
-        self._rest(live)
+        self._arm_or_forget(live)
 
     def _expire(self, live: Live[KeptGroup], now: int) -> None:
         if live.group.overdue(now):
             live.group.is_removing = True
             self._spawn(self._remove(live))
         else:
-            self._rest(live)
+            self._arm_or_forget(live)
 
     async def _remove(self, live: Live[KeptGroup]) -> None:
-        """Remove the overdue members. One that another gateway has answered since stays, and its timer restarts."""
+        """Remove the overdue members; one that another gateway has heard of since stays, and its timer restarts."""
         name = live.name
         try:
             await self._services.freshness.head()
@@ -255,11 +255,11 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             _LOG.exception("members cannot be removed", extra={"group": name})
         live.group.is_removing = False
         if self._groups.get(name) is live:
-            self._rest(live, self._now() + RETRY_MS)
+            self._arm_or_forget(live, self._now() + RETRY_MS)
 
 
-def assignment_of(view: View, tps: Iterable[TopicPartition]) -> Assignment:
-    """Partitions by topic; those of a deleted topic are left out."""
+def assignment_by_topic(view: View, tps: Iterable[TopicPartition]) -> Assignment:
+    """Group partitions by topic, without those of deleted topics."""
     numbers: dict[str, list[int]] = {}
     for tp in tps:
         numbers.setdefault(tp.topic, []).append(tp.partition)
@@ -270,8 +270,8 @@ def assignment_of(view: View, tps: Iterable[TopicPartition]) -> Assignment:
     )
 
 
-def by_topic(assignment: Assignment) -> list[Fields]:
-    """An assignment in a response."""
+def topic_partitions_fields(assignment: Assignment) -> list[Fields]:
+    """The fields of an assignment in a response."""
     return [{"topic_id": topic_id, "topic_name": name, "partitions": numbers} for topic_id, name, numbers in assignment]
 
 
@@ -280,7 +280,7 @@ def describe_topics(names: Collection[str]) -> Right:
     return Right("DESCRIBE", "TOPIC", names)
 
 
-def _code(error: TxnStoreError | RefusedError, version: int) -> ErrorCode:
+def _error_code(error: TxnStoreError | RefusedError, version: int) -> ErrorCode:
     if isinstance(error, InvalidConfigError):
         return ErrorCode.invalid_request
     return code_of(error, Api.CONSUMER_GROUP_HEARTBEAT, version)

@@ -1,4 +1,4 @@
-"""Members of groups of KIP-848: what a gateway knows of them, and what of their heartbeats it decides. No I/O.
+"""Members of groups of KIP-848: the state that a gateway keeps of them, and its checks of their heartbeats. No I/O.
 
 The chain assigns partitions and keeps members and their epochs (``docs/internals/design/groups.md``). A gateway
 adds what it alone can know: when a member last sent a request, what it was sent, and what the chain does not keep: its
@@ -25,7 +25,7 @@ from txnstore.core.model import TopicPartition, items_of
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.properties import Properties
 
-#: What a member sends.
+#: A heartbeat as a member sends it.
 MemberHeartbeat = ConsumerGroupHeartbeatRequest
 #: Epochs of requests: to join; to leave; to leave as a static member that will come back.
 JOINING, LEAVING, LEAVING_FOR_NOW = 0, -1, -2
@@ -34,23 +34,23 @@ ASSIGNORS = {"uniform": "cooperative-sticky", "range": "range"}
 #: The rebalance timeout of a member whose client has not sent it to this gateway yet (``max.poll.interval.ms``).
 _REBALANCE_MS = 300_000
 #: The first version of ConsumerGroupHeartbeat in which clients choose their member ids (KIP-1082).
-_ID_OF_CLIENT = 1
+_FIRST_WITH_CLIENT_ID = 1
 
 
 @dataclass(slots=True)
 class KeptMember:
-    """What a gateway itself knows of a member. Times are in ms of a monotonic clock.
+    """The state that a gateway keeps of a member. Times are in ms of a monotonic clock.
 
     Attributes:
         expires_at: When its session ends.
-        names: The topics that it names; of a member that another gateway has served: all that it reads.
-        regex: Its regular expression; empty: none.
-        is_heard: Whether it has sent anything to this gateway.
+        names: The subscribed topics; of a member that another gateway has served: all topics that it reads.
+        regex: The subscribed regular expression; empty: none.
+        has_sent_request: Whether the member has sent a request to this gateway.
         is_away: Whether it has left for now, as a static member.
-        epoch: The epoch that it was sent last.
-        previous: The epoch before that one; None: not known.
-        sent: The assignment that it was sent last, in the form of the response; None: not known.
-        revoke_by: When it must have given up partitions; None: it has none to give up.
+        epoch: The epoch of the last response to it.
+        previous_epoch: The epoch before that one; None: not known.
+        sent_assignment: The assignment that was sent to it last, in the form of the response; None: not known.
+        revoke_by: When it must have given up revoked partitions; None: it has none.
     """
 
     expires_at: int
@@ -60,23 +60,25 @@ class KeptMember:
     client_id: str = ""
     client_host: str = ""
     rebalance_timeout_ms: int = _REBALANCE_MS
-    is_heard: bool = False
+    has_sent_request: bool = False
     is_away: bool = False
     epoch: int | None = None
-    previous: int | None = None
-    sent: object = None
+    previous_epoch: int | None = None
+    sent_assignment: object = None
     revoke_by: int | None = None
 
     @property
     def deadline(self) -> int:
-        """When it is to be removed unless it sends a request."""
+        """The time at which it is removed, unless it sends a request before."""
         return self.expires_at if self.revoke_by is None else min(self.expires_at, self.revoke_by)
 
-    def hear(self, request: MemberHeartbeat, client_id: str, client_host: str, now: int, session_ms: int) -> None:
-        """Note what a request says; :func:`check_request` has accepted it."""
+    def record_request(
+        self, request: MemberHeartbeat, client_id: str, client_host: str, now: int, session_ms: int
+    ) -> None:
+        """Update the state by a request that :func:`check_request` has accepted."""
         self.expires_at = now + session_ms
         names, regex = request.subscribed_topic_names, _regex(request)
-        if regex and names is None and not self.is_heard:
+        if regex and names is None and not self.has_sent_request:
             self.names = frozenset()  # What the expression matched for another gateway is not what the client names.
         self.names = self.names if names is None else frozenset(names)
         self.regex = self.regex if regex is None else regex
@@ -84,19 +86,19 @@ class KeptMember:
         if _has_timeout(request):
             self.rebalance_timeout_ms = int(request.rebalance_timeout.total_seconds() * 1000)
         self.client_id, self.client_host = client_id, client_host
-        self.is_heard, self.is_away = True, False
+        self.has_sent_request, self.is_away = True, False
 
     def await_release(self, member: Member, now: int) -> None:
-        """From the heartbeat on whose response tells it, a member has its rebalance timeout to give up partitions."""
+        """Start the time to release revoked partitions: the member learns of them by this response."""
         if self.revoke_by is None and not is_released(member):
             self.revoke_by = now + self.rebalance_timeout_ms
 
-    def tell(self, epoch: int, assignment: object) -> bool:
-        """Note what a response says; returns whether the assignment is another one than before."""
+    def record_response(self, epoch: int, assignment: object) -> bool:
+        """Update the state by a response; return whether the assignment differs from the last one sent."""
         if epoch != self.epoch:
-            self.epoch, self.previous = epoch, self.epoch if self.epoch is not None else JOINING
-        is_new = self.sent != assignment
-        self.sent = assignment
+            self.epoch, self.previous_epoch = epoch, self.epoch if self.epoch is not None else JOINING
+        is_new = self.sent_assignment != assignment
+        self.sent_assignment = assignment
         return is_new
 
 
@@ -109,7 +111,7 @@ class KeptGroup:
     is_removing: bool = False
 
     def follow(self, group: Group, now: int) -> None:
-        """Keep the members that the chain has; one that is new here has its full session."""
+        """Adopt the members that the chain has; one that is new here gets its full session."""
         stored: Mapping[str, Member] = {} if group.epochs is None else group.members
         for member_id in [member_id for member_id in self.members if member_id not in stored]:
             del self.members[member_id]
@@ -120,28 +122,28 @@ class KeptGroup:
                 kept = self.members[member_id] = KeptMember(expires_at, frozenset(member.topics))
             epoch = _epoch(group, member_id)
             if kept.epoch != epoch:  # Another gateway has sent it one.
-                kept.epoch, kept.previous, kept.sent = epoch, None, None
+                kept.epoch, kept.previous_epoch, kept.sent_assignment = epoch, None, None
             if is_released(member):
                 kept.revoke_by = None
 
     def renew(self, now: int) -> None:
-        """Give all members their full times: this process was paused, and they could not reach it."""
+        """Give all members their full session: they could not reach this process while it was paused."""
         for kept in self.members.values():
             kept.expires_at = now + self.properties.group_consumer_session_timeout_ms
             kept.revoke_by = None
 
     @property
     def deadline(self) -> int | None:
-        """When the next member is to be removed; None: there is none, or others are being removed."""
+        """The time at which the next member is removed; None: there is none, or others are being removed."""
         return None if self.is_removing else min((kept.deadline for kept in self.members.values()), default=None)
 
     @property
     def idle(self) -> bool:
-        """Whether it needs no memory: it has no members."""
+        """Whether the group has no members, and so needs no memory."""
         return not self.members and not self.is_removing
 
     def overdue(self, now: int) -> list[str]:
-        """The members that are to be removed."""
+        """The ids of the members whose deadline has passed."""
         return sorted(member_id for member_id, kept in self.members.items() if kept.deadline <= now)
 
 
@@ -154,38 +156,40 @@ def check_request(request: MemberHeartbeat) -> None:
     Raises:
         RefusedError: It is not valid, or asks for an unknown assignor.
     """
-    for what, text in (
+    for name, text in (
         ("GroupId", request.group_id),
         ("InstanceId", request.instance_id),
         ("RackId", request.rack_id),
     ):
         if text is not None and not text.strip():
-            raise _invalid(f"{what} can't be empty.")
+            raise _invalid_request(f"{name} can't be empty.")
     if request.member_epoch < LEAVING_FOR_NOW:
-        raise _invalid("MemberEpoch is invalid.")
-    may_lack_id = request.__version__ < _ID_OF_CLIENT and request.member_epoch == JOINING
+        raise _invalid_request("MemberEpoch is invalid.")
+    may_lack_id = request.__version__ < _FIRST_WITH_CLIENT_ID and request.member_epoch == JOINING
     if not request.member_id.strip() and not may_lack_id:
-        raise _invalid("MemberId can't be empty.")
+        raise _invalid_request("MemberId can't be empty.")
     if request.member_epoch == JOINING:
         if not _has_timeout(request):
-            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+            raise _invalid_request("RebalanceTimeoutMs must be provided in first request.")
         if request.topic_partitions is None or request.topic_partitions:
-            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+            raise _invalid_request("TopicPartitions must be empty when (re-)joining.")
         # None of the topics has to exist, and there may be none: such a member is a part of the group.
         if request.subscribed_topic_names is None and _regex(request) is None:
-            raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+            raise _invalid_request(
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+            )
     if request.member_epoch == LEAVING_FOR_NOW and request.instance_id is None:
-        raise _invalid("InstanceId can't be null.")
+        raise _invalid_request("InstanceId can't be null.")
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         names = ", ".join(ASSIGNORS)
         message = f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {names}."
         raise RefusedError(ErrorCode.unsupported_assignor, message)
     if regex := _regex(request):
-        matching(regex, ())
+        matching_topics(regex, ())
 
 
-def is_full(request: MemberHeartbeat) -> bool:
-    """Whether a client has sent all it has, and so asks for its assignment."""
+def is_full_request(request: MemberHeartbeat) -> bool:
+    """Whether a client has sent all of its fields, and so asks for its assignment."""
     has_topics = request.subscribed_topic_names is not None or bool(_regex(request))
     return request.member_epoch == JOINING or (
         _has_timeout(request) and has_topics and request.topic_partitions is not None
@@ -203,14 +207,14 @@ def _has_timeout(request: MemberHeartbeat) -> bool:
     return request.rebalance_timeout.total_seconds() >= 0
 
 
-def member_before(
+def member_of_request(
     group: Group, kept: KeptGroup, request: MemberHeartbeat, owned: Collection[TopicPartition] | None
 ) -> Member | None:
-    """The member that a request is of: the same one, or that whose static name it takes over. None: it is new.
+    """Return the stored member of a request: the same id, or the static name that it takes over; None: new.
 
     Raises:
-        RefusedError: The member does not exist, another one has its name, its epoch is another one, or the group is
-            full.
+    RefusedError: The member does not exist, another one has its name, its epoch is another one, or the group is
+        full.
     """
     members: Mapping[str, Member] = {} if group.epochs is None else group.members
     member = members.get(request.member_id)
@@ -220,7 +224,7 @@ def member_before(
             _check_released(static, kept, request)
             member = static or member
         elif static is None:
-            raise _unknown(request)
+            raise _unknown_member(request)
         elif static.member_id != request.member_id:
             message = f"{request.member_id} was fenced by {static.member_id}, which has its instance id."
             raise RefusedError(ErrorCode.fenced_instance_id, message)
@@ -231,56 +235,56 @@ def member_before(
             raise RefusedError(ErrorCode.group_max_size_reached, f"The group has {len(members)} members.")
         return member
     if member is None:
-        raise _unknown(request)
+        raise _unknown_member(request)
     if request.member_epoch > JOINING:
         _check_epoch(group, member, kept.members[member.member_id], request.member_epoch, owned)
     return member
 
 
 def _check_released(static: Member | None, kept: KeptGroup, request: MemberHeartbeat) -> None:
-    """Refuse a static name that a member has, unless it has left for now.
+    """Refuse a static name that another member holds, unless that one has left for now.
 
-    It is unknown whether a member that another gateway has served had left. The error ends clients, and the newer one
-    is right more often; the older one learns that it is fenced.
+    Whether a member that another gateway has served had left is unknown. UNRELEASED_INSTANCE_ID ends clients, and
+    the newer client is more often the live one, so it is accepted, and the older one is fenced.
     """
     if static is None or static.member_id == request.member_id:
         return
     holder = kept.members[static.member_id]
-    if holder.is_heard and not holder.is_away:
+    if holder.has_sent_request and not holder.is_away:
         message = f"The instance id {request.instance_id} is owned by the member {static.member_id}."
         raise RefusedError(ErrorCode.unreleased_instance_id, message)
 
 
 def _check_epoch(
-    group: Group, member: Member, kept: KeptMember, asked: int, owned: Collection[TopicPartition] | None
+    group: Group, member: Member, kept: KeptMember, epoch_of_request: int, owned: Collection[TopicPartition] | None
 ) -> None:
-    """Refuse another epoch than the member's: but for the one before, if the response with the newer one may be lost.
+    """Refuse any epoch but the member's, or the one before if the response with the newer one may be lost.
 
-    It then owns nothing that it does not have in the newer one. Which one was before is not known of a member that
-    another gateway has served: any older one is taken.
+    With the epoch before, the member must own only partitions that it also has in the newer one. If another gateway
+    has served the member, its epoch before is unknown, and any older one is accepted.
     """
     epoch = _epoch(group, member.member_id)
-    is_previous = asked < epoch and kept.previous in (None, asked)
-    owns_its_own = owned is not None and set(owned) <= set(member.assigned)
-    if asked != epoch and not (is_previous and owns_its_own):
+    is_previous = epoch_of_request < epoch and kept.previous_epoch in (None, epoch_of_request)
+    owns_only_assigned = owned is not None and set(owned) <= set(member.assigned)
+    if epoch_of_request != epoch and not (is_previous and owns_only_assigned):
         message = (
-            f"The member {member.member_id} has the epoch {epoch}, not {asked}. "
+            f"The member {member.member_id} has the epoch {epoch}, not {epoch_of_request}. "
             "The member must abandon all its partitions and rejoin."
         )
         raise RefusedError(ErrorCode.fenced_member_epoch, message)
 
 
 def is_released(member: Member) -> bool:
-    """Whether a member holds nothing but its targets."""
+    """Whether a member holds only partitions of its target."""
     return set(member.held) <= set(member.target)
 
 
 def would_change(group: Group, member: Member, owned: Collection[TopicPartition] | None) -> bool:
-    """Whether a heartbeat would change what the chain has of a member: it releases partitions, or gets an epoch."""
-    leaving = set(member.held) - set(member.target)
-    if owned is not None and leaving - set(owned):
+    """Whether a heartbeat changes the stored member: it releases partitions or gets a new epoch."""
+    revoked = set(member.held) - set(member.target)
+    if owned is not None and revoked - set(owned):
         return True
-    return not leaving and _epoch(group, member.member_id) != group.generation
+    return not revoked and _epoch(group, member.member_id) != group.generation
 
 
 def state_of(group: Group) -> str:
@@ -296,8 +300,8 @@ def state_of(group: Group) -> str:
 
 def assignor_name(members: list[Member]) -> str:
     """The name of the assignor of a group; the default one without members."""
-    chosen = assignor_of(members) if members else None
-    names = (name for name, alias in ASSIGNORS.items() if CHAIN_ASSIGNORS[alias] is chosen)
+    assignor = assignor_of(members) if members else None
+    names = (name for name, stored_name in ASSIGNORS.items() if CHAIN_ASSIGNORS[stored_name] is assignor)
     return next(names, next(iter(ASSIGNORS)))
 
 
@@ -306,10 +310,10 @@ def _epoch(group: Group, member_id: str) -> int:
 
 
 def check_epoch_of_fetch(group: Group, member_id: str | None, epoch: int) -> None:
-    """Check the membership that a client names when it asks for offsets; without one anybody may.
+    """Check the member id and epoch of an OffsetFetch; without them, any client may fetch.
 
     Raises:
-        RefusedError: It is none, or of another epoch.
+    RefusedError: The group has no such member, or it has another epoch.
     """
     if group.kind != "consumer" or (member_id is None and epoch < 0):
         return
@@ -319,11 +323,11 @@ def check_epoch_of_fetch(group: Group, member_id: str | None, epoch: int) -> Non
         raise RefusedError(ErrorCode.stale_member_epoch, f"the member {member_id!r} has another epoch than {epoch}")
 
 
-def _invalid(message: str) -> RefusedError:
+def _invalid_request(message: str) -> RefusedError:
     return RefusedError(ErrorCode.invalid_request, message)
 
 
-def _unknown(request: MemberHeartbeat) -> RefusedError:
+def _unknown_member(request: MemberHeartbeat) -> RefusedError:
     # Kafka answers GROUP_ID_NOT_FOUND if there is no group either, which ends its Java client; this one joins again.
     message = f"Member {request.member_id} is not a member of group {request.group_id}."
     return RefusedError(ErrorCode.unknown_member_id, message)
@@ -333,14 +337,16 @@ def _unknown(request: MemberHeartbeat) -> RefusedError:
 
 
 @lru_cache(maxsize=32)
-def matching(regex: str, names: tuple[str, ...]) -> frozenset[str]:
-    """The names that a regular expression matches as a whole. RE2, as Kafka has it: no expression takes long.
+def matching_topics(regex: str, names: tuple[str, ...]) -> frozenset[str]:
+    """Return the names that a regular expression matches as a whole. RE2, as in Kafka: no expression takes long.
 
     Raises:
-        RefusedError: The expression is not valid.
+    RefusedError: The expression is not valid.
     """
     try:
-        pc.match_substring_regex(pa.array([""]), pattern=regex)  # Alone: what follows might complete it.
+        pc.match_substring_regex(
+            pa.array([""]), pattern=regex
+        )  # Checked alone: the suffix below might complete an invalid one.
         array = pa.array(names, pa.string())
         matches = pc.match_substring_regex(array, pattern=rf"\A(?:{regex})\z")
     except pa.ArrowInvalid as error:
