@@ -11,7 +11,7 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, UnsupportedFormatError
 from txnstore.phrases import counted, duration, size, some
 from txnstore.tables.check import name_problems
-from txnstore.tables.lost_entries import check_lost_entries, is_beyond
+from txnstore.tables.lost_entries import check_lost_entries, exceeds_view
 from txnstore.tables.published import published_of
 
 #: Tables that are this much behind the store give a warning, in ms; and copies of so many bytes a note.
@@ -39,7 +39,7 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         yield Finding("tables", "published", Severity.NOTE, message, sync)
     if cut is None:
         return
-    if is_beyond(cut, view):
+    if exceeds_view(cut, view):
         view = connection.view()  # Others have committed and published since the doctor has begun.
     try:
         if cut.has_tables:

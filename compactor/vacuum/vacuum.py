@@ -38,7 +38,7 @@ from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable, method_
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.tables.lost_entries import LostEntriesError
 from txnstore.tables.published import published_of
-from txnstore.tables.sweep import NO_TABLES, TablesInUse, tables_in_use, unneeded
+from txnstore.tables.sweep import NO_TABLES, TablesInUse, tables_in_use, unused_objects
 from txnstore.tables.tables import Tables
 from txnstore.validation import check_milliseconds, check_writable
 
@@ -323,7 +323,9 @@ class _Vacuum:
         """Delete the objects of tables that no cut in use names; returns why that failed."""
         connection = self._connection
         try:
-            for page in unneeded(connection, published_of(self._connection), self._in_use, self._now, self._grace_ms):
+            for page in unused_objects(
+                connection, published_of(self._connection), self._in_use, self._now, self._grace_ms
+            ):
                 self._tally.delete_pages([page])
                 if not self._dry_run:
                     delete(connection.objects, page)

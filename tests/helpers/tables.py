@@ -62,12 +62,12 @@ def newest(store: Store) -> CutDocument:
 
 def state_of(store: Store, topic: str) -> TableState:
     """The table of a topic in the newest cut."""
-    return published(store).table(newest(store).tables[topic])
+    return published(store).table_state(newest(store).tables[topic])
 
 
 def table_rows(store: Store, topic: str, table: PublishedTable | None = None) -> list[Row]:
     """The rows that a reader finds in the table of a topic, in a cut or in the newest one."""
-    state = published(store).table(table if table is not None else newest(store).tables[topic])
+    state = published(store).table_state(table if table is not None else newest(store).tables[topic])
     return rows_of(store, topic, state.files)
 
 

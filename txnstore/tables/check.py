@@ -1,4 +1,4 @@
-"""Checks tables: what the newest cut says of each is what readers of committed records see at it."""
+"""Checks tables: the newest cut must show the rows that readers of committed records see at it."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
 from txnstore.tables.lost_entries import LostEntriesError, check_lost_entries
 from txnstore.tables.plan import PartitionPlan, Tail
-from txnstore.tables.published import Published, missing, published_of, read
+from txnstore.tables.published import Published, missing_error, published_of, read
 from txnstore.tables.version import plan_table
 
-#: The command that repairs a table.
+#: The fix for a damaged table.
 _REBUILD = "`txnstore table sync --rebuild TOPIC` rebuilds the table"
 
 
 @dataclass(frozen=True, slots=True)
 class TableProblem:
-    """What is wrong with a table.
+    """A fault of a table.
 
     Attributes:
-        topic: Its topic.
-        message: What is wrong, with the command that repairs it.
+        topic: The topic of the table.
+        message: The fault, with the command that fixes it.
     """
 
     topic: str
@@ -61,8 +61,8 @@ class CheckReport:
         tables: The number of tables.
         files: The number of their data files and delete files.
         rows: The rows that readers see.
-        problems: What is wrong.
-        skipped: Why the rows of the chains at the cut could not be compared; empty if they were.
+        problems: The faults.
+        skipped: The reason why rows could not be compared with the chains at the cut; empty if all were.
     """
 
     cut: int
@@ -74,7 +74,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no fault was found."""
         return not self.problems
 
 
@@ -88,11 +88,11 @@ def check_tables(connection: Connection, *, deep: bool) -> CheckReport:
         if newer is not None and newer.number == cut.number:
             return report
         cut = newer  # A publisher has completed the cut, or added one, meanwhile.
-    return CheckReport(0, 0, 0, 0, tuple(_unpublished(connection)))
+    return CheckReport(0, 0, 0, 0, tuple(_unpublished_tables(connection)))
 
 
-def _unpublished(connection: Connection) -> Iterator[TableProblem]:
-    """The topics with a table, where nothing is published: not yet, or all was deleted."""
+def _unpublished_tables(connection: Connection) -> Iterator[TableProblem]:
+    """The tables of a store where nothing is published: not yet, or all was deleted."""
     for topic in connection.view().sorted_topics():
         if topic.config.get(TABLE_FORMAT) == "iceberg":
             yield TableProblem(topic.name, "it is not published yet: `txnstore table sync` does it")
@@ -103,23 +103,23 @@ def _check_cut(connection: Connection, published: Published, cut: CutDocument, *
     try:
         check_lost_entries(connection, cut, connection.view())
     except LostEntriesError as error:
-        shown = sorted(topic for topic, table in cut.tables.items() if not table.dropped)
-        return CheckReport(cut.number, 0, 0, 0, tuple(TableProblem(topic, str(error)) for topic in shown))
-    view, expired = _view_at(connection, cut)
+        topics = sorted(topic for topic, table in cut.tables.items() if not table.dropped)
+        return CheckReport(cut.number, 0, 0, 0, tuple(TableProblem(topic, str(error)) for topic in topics))
+    view, expiry = _view_at(connection, cut)
     check = _Check(connection, published, location, view, deep=deep)
     for topic, table in sorted(cut.tables.items()):
         if table.dropped and read(connection.objects, table.metadata) is None:
-            continue  # A vacuum has deleted all of it; the next cut leaves it out.
+            continue  # A vacuum has deleted the whole table; the next cut leaves it out.
         check.problems += name_problems(connection.objects, topic, table)
         if not table.dropped:
-            check.table(topic, table)
+            check.check_table(topic, table)
     return CheckReport(
-        cut.number, check.tables, check.files, check.rows, tuple(check.problems), expired or check.skipped
+        cut.number, check.tables, check.files, check.rows, tuple(check.problems), expiry or check.skipped
     )
 
 
 def _view_at(connection: Connection, cut: CutDocument) -> tuple[View | None, str]:
-    """The view that a cut shows; or None, and why it cannot be read."""
+    """The view of a cut; or None, and the reason why it cannot be read."""
     heads = cut.heads if len(cut.heads) > 1 else cut.heads[0]
     try:
         return connection.chains.past_view(heads, None), ""
@@ -128,15 +128,15 @@ def _view_at(connection: Connection, cut: CutDocument) -> tuple[View | None, str
 
 
 def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> list[TableProblem]:
-    """What is wrong with what engines find by name: the version, the hint to it, and that no other one follows.
+    """The faults of the objects that engines find by name: the version, the hint, and a later version.
 
     Four GETs.
     """
-    key, following = (keys.table_version(topic, number) for number in (table.number, table.number + 1))
+    key, next_key = (keys.table_version(topic, number) for number in (table.number, table.number + 1))
     data, metadata = read(objects, key), read(objects, table.metadata)
     problems: list[str] = []
     if metadata is None:
-        problems.append(str(missing(table.metadata)))
+        problems.append(str(missing_error(table.metadata)))
     elif data is None:
         problems.append(f"{key} is missing: `txnstore table sync --rebuild {topic}` rebuilds the table")
     elif data != metadata:
@@ -145,20 +145,20 @@ def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> li
         )
     if read(objects, keys.table_hint(topic)) != str(table.number).encode():
         problems.append(f"{keys.table_hint(topic)} does not name version {table.number}: `txnstore table sync` does it")
-    if read(objects, following) is not None:
+    if read(objects, next_key) is not None:
         problems.append(
-            f"{following} is in no cut: an engine wrote it. The next `txnstore table sync` continues after it"
+            f"{next_key} is in no cut: an engine wrote it. The next `txnstore table sync` continues after it"
         )
     return [TableProblem(topic, message) for message in problems]
 
 
 class _Check:
-    """One check; collects what is wrong.
+    """One check, which collects faults.
 
     Args:
-        published: Reads what was published.
-        location: Where the objects of the store are.
-        view: What the cut shows; None: its history was deleted.
+        published: Reads published tables.
+        location: The location of the store's objects.
+        view: The view of the cut; None: its history was deleted.
         deep: Also read the rows of copies.
     """
 
@@ -169,67 +169,70 @@ class _Check:
         self._view, self._deep = view, deep
         self.tables = self.files = self.rows = 0
         self.problems: list[TableProblem] = []
-        #: Why the rows of a copy could not be compared; empty if they were.
+        #: The reason why the rows of a copy could not be compared; empty if all were.
         self.skipped = ""
 
-    def table(self, topic: str, table: PublishedTable) -> None:
+    def check_table(self, topic: str, table: PublishedTable) -> None:
         """Check the files of a table."""
         self.tables += 1
         try:
-            state = self._published.table(table)
+            state = self._published.table_state(table)
         except CorruptionError as error:
-            self._add(topic, str(error))
+            self._add_problem(topic, str(error))
             return
         files = state.files
         self.files += len(files.data) + len(files.deletes)
         self.rows += files.rows
-        self._objects(topic, files)
-        described = self._view.topics.get(topic) if self._view is not None else None
+        self._check_objects(topic, files)
+        topic_at_cut = self._view.topics.get(topic) if self._view is not None else None
         if self._view is None:
             return
-        if described is None or described.topic_id != table.topic_id:
-            self._add(topic, "the table is that of a topic that did not exist at the cut")
+        if topic_at_cut is None or topic_at_cut.topic_id != table.topic_id:
+            self._add_problem(topic, "the table is that of a topic that did not exist at the cut")
             return
-        if table_columns(described).fields != state.metadata.columns.fields:
-            self._add(topic, "the columns of the table are not those of the topic at the cut")
-        plans = plan_table(self._view, described, state, self._location)
+        if table_columns(topic_at_cut).fields != state.metadata.columns.fields:
+            self._add_problem(topic, "the columns of the table are not those of the topic at the cut")
+        plans = plan_table(self._view, topic_at_cut, state, self._location)
         for number, plan in enumerate(plans):
-            if plan.changes and not self._is_empty(described, plan, files):
+            if plan.has_changes and not self._is_without_rows(topic_at_cut, plan, files):
                 message = f"partition {number} of the table does not have the rows of the topic at the cut. {_REBUILD}"
-                self._add(topic, message)
+                self._add_problem(topic, message)
         if self._deep:
-            self._copies(self._view, described, files)
+            self._check_copies(self._view, topic_at_cut, files)
 
-    def _is_empty(self, topic: CatalogTopic, plan: PartitionPlan, files: TableFiles) -> bool:
-        """Whether a plan only copies or deletes what has no rows: offsets of aborted records in joined segments."""
+    def _is_without_rows(self, topic: CatalogTopic, plan: PartitionPlan, files: TableFiles) -> bool:
+        """Whether a plan only copies or deletes ranges without rows: aborted records in joined segments."""
         if plan.deleted or plan.outdated or plan.replacing:
             return False
         slices = [part for each in plan.appended if isinstance(each, Tail) for part in each.slices]
         if len(plan.appended) != len(list(plan.tails)):
             return False
         deleted = sum(files.deletes[path].rows for trim in plan.trims if (path := trim.file.path) in files.deletes)
-        return self._rows(topic, slices) == 0 and self._rows(topic, [trim.below for trim in plan.trims]) == deleted
+        return (
+            self._count_rows(topic, slices) == 0
+            and self._count_rows(topic, [trim.below for trim in plan.trims]) == deleted
+        )
 
-    def _rows(self, topic: CatalogTopic, slices: Sequence[Slice]) -> int:
+    def _count_rows(self, topic: CatalogTopic, slices: Sequence[Slice]) -> int:
         offsets = Columns(topic, [OFFSET_FIELD.name])
         tables = read_ahead(self._connection.objects, self._connection.pool, slices, offsets, together=True)
         return sum(table.num_rows for table in tables)
 
-    def _objects(self, topic: str, files: TableFiles) -> None:
-        """Check that the objects of all files exist with the size that the manifests say."""
-        everything: list[DataFile | DeleteFile] = [*files.data.values(), *files.deletes.values()]
-        for file, found in zip(everything, self._connection.pool.map(self._size, everything), strict=True):
-            if found != file.size:
-                has = "is missing" if found is None else f"has {found} bytes, not {file.size}"
-                self._add(topic, f"{self._location.key(file.path)} {has}. {_REBUILD}")
+    def _check_objects(self, topic: str, files: TableFiles) -> None:
+        """Check that the objects of all files exist with the size that the manifests give."""
+        all_files: list[DataFile | DeleteFile] = [*files.data.values(), *files.deletes.values()]
+        for file, stored_size in zip(all_files, self._connection.pool.map(self._stored_size, all_files), strict=True):
+            if stored_size != file.size:
+                fault = "is missing" if stored_size is None else f"has {stored_size} bytes, not {file.size}"
+                self._add_problem(topic, f"{self._location.key(file.path)} {fault}. {_REBUILD}")
 
-    def _size(self, file: DataFile | DeleteFile) -> int | None:
+    def _stored_size(self, file: DataFile | DeleteFile) -> int | None:
         try:
             return self._connection.objects.stat(self._location.key(file.path)).size
         except ObjectNotFoundError:
             return None
 
-    def _copies(self, view: View, topic: CatalogTopic, files: TableFiles) -> None:
+    def _check_copies(self, view: View, topic: CatalogTopic, files: TableFiles) -> None:
         """Compare the rows of each copy with those of the topic in the same range of offsets."""
         own = self._location.of(keys.TABLES)
         columns = Columns.of_segments(topic, Layout.MERGED)
@@ -237,29 +240,29 @@ class _Check:
             data = read(self._connection.objects, self._location.key(file.path)) if file.path.startswith(own) else None
             if data is None:
                 continue  # A segment, or it was reported as missing.
-            expected = self._expected(view, TopicPartition(topic.name, file.partition), file, columns)
+            expected = self._expected_sums(view, TopicPartition(topic.name, file.partition), file, columns)
             if expected is not None and _sums_of_copy(data, columns.schema) != expected:
-                self._add(
+                self._add_problem(
                     topic.name, f"{self._location.key(file.path)} does not have the rows of its offsets. {_REBUILD}"
                 )
 
-    def _expected(self, view: View, tp: TopicPartition, file: DataFile, columns: Columns) -> Sums | None:
-        """The sums of the rows of a range of offsets; None if they cannot be read any more.
+    def _expected_sums(self, view: View, tp: TopicPartition, file: DataFile, columns: Columns) -> Sums | None:
+        """The sums of the topic's rows in a file's range of offsets; None if they can no longer be read.
 
-        Small commits may have been settled since the cut, and a vacuum may have deleted them: then the rows are read as
-        they are now, if neither retention nor a clean has reached them.
+        A compaction may have replaced small commits since the cut, and a vacuum deleted them: then the rows of the
+        newest view are read, if neither retention nor a clean has reached them.
         """
         try:
             return self._sums(view, tp, file, columns)
         except CorruptionError as error:
             if not is_missing(error):
                 raise
-        now = self._connection.view()
-        topic, then = now.topics.get(tp.topic), view.find_topic(tp.topic)
-        if topic is not None and topic.topic_id == then.topic_id:
-            log = now.find_partition(tp)
+        newest_view = self._connection.view()
+        topic, topic_at_cut = newest_view.topics.get(tp.topic), view.find_topic(tp.topic)
+        if topic is not None and topic.topic_id == topic_at_cut.topic_id:
+            log = newest_view.find_partition(tp)
             if log.log_start <= file.first and log.clean_until <= file.first:
-                return self._sums(now, tp, file, columns)
+                return self._sums(newest_view, tp, file, columns)
         self.skipped = f"a vacuum has deleted rows of {tp} that the table has: publish, then check"
         return None
 
@@ -269,7 +272,7 @@ class _Check:
         tables = read_ahead(self._connection.objects, self._connection.pool, slices, columns, together=True)
         return add_up(map(sums_of, tables))
 
-    def _add(self, topic: str, message: str) -> None:
+    def _add_problem(self, topic: str, message: str) -> None:
         problem = TableProblem(topic, message.replace("--rebuild TOPIC", f"--rebuild {topic}"))
         if problem not in self.problems:
             self.problems.append(problem)

@@ -1,4 +1,4 @@
-"""Plans what a table needs to show a view: which files stay, which rows are copied, in which snapshots. No I/O.
+"""Plans the change of a table to a view: the files that stay, the rows to copy, the snapshots. No I/O.
 
 A segment is *direct*, and used where it is, if it is a Parquet object of one batch with stored offsets: compactions
 write such segments. The other visible rows are copied into *tails*, Parquet files of the table, one for each range of
@@ -27,7 +27,7 @@ from txnstore.read.rows import Ability
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Visible rows to be copied into a file of the table.
+    """Visible rows to copy into a file of the table.
 
     Attributes:
         slices: The slices that have the rows, in offset order; at least one.
@@ -39,7 +39,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """A direct file that the log start is in; ``below`` has the rows below it, which are deleted."""
+    """A direct file with the log start inside; ``below`` has the rows below the log start, which are deleted."""
 
     file: DataFile
     below: Slice
@@ -48,20 +48,20 @@ class Trim:
 #: The segments that a table uses where they are.
 DIRECT = Ability(layouts=frozenset({Layout.MERGED}))
 
-#: What a plan adds to a table: files that exist, and rows that are to be copied.
+#: An addition to a table: a file that exists, or rows to copy.
 Added = DataFile | Tail
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What changes in a partition.
+    """The changes of a partition.
 
     Attributes:
         deleted: The files below the log start.
-        trims: The files that the log start is in, shown ones only if it has moved.
-        appended: What has the new rows.
-        outdated: The shown files that others replace, and of the new tails those that are part of a direct file.
-        replacing: What replaces them.
+        trims: The files with the log start inside; files of the table only if it has moved.
+        appended: The additions with new rows.
+        outdated: The files of the table that others replace, and new tails that are also part of a direct file.
+        replacing: The additions that replace them.
     """
 
     deleted: tuple[DataFile, ...] = ()
@@ -71,8 +71,8 @@ class PartitionPlan:
     replacing: tuple[Added, ...] = ()
 
     @property
-    def changes(self) -> bool:
-        """Whether anything changes."""
+    def has_changes(self) -> bool:
+        """Whether the partition changes."""
         return bool(self.deleted or self.trims or self.appended or self.outdated or self.replacing)
 
     @property
@@ -91,104 +91,106 @@ class Bounds:
 
 def plan_partition(
     partition: int,
-    shown: Collection[DataFile],
+    files: Collection[DataFile],
     slices: Iterable[Slice],
     bounds: Bounds,
-    before: Bounds,
+    old_bounds: Bounds,
     location: Callable[[str], str],
 ) -> PartitionPlan:
-    """Plan a partition.
+    """Plan the file changes that bring a partition of a table to the committed records of a view.
 
     Args:
-        partition: Its number.
-        shown: Its files in the table.
-        slices: What readers of committed records see of it, in offset order.
-        before: Those of the newest snapshot.
+        partition: The number of the partition.
+        files: The files of the partition in the table.
+        slices: The slices that readers of committed records see, in offset order.
+        bounds: The bounds of the partition.
+        old_bounds: The bounds at the newest snapshot.
         location: Returns the absolute location of a key.
     """
     log_start = bounds.log_start
     # A clean removes rows of small batches, too, of which the chain keeps no trace.
-    cleaned = bounds.clean_until if bounds.clean_until != before.clean_until else 0
-    parts = list(slices)
-    direct: dict[str, tuple[DataFile, Slice]] = {}
-    loose: list[Slice] = []
-    for part in parts:
+    cleaned = bounds.clean_until if bounds.clean_until != old_bounds.clean_until else 0
+    all_slices = list(slices)
+    direct_files: dict[str, tuple[DataFile, Slice]] = {}
+    to_copy: list[Slice] = []
+    for part in all_slices:
         if DIRECT.opens(part.batch):
             file = _direct_file(partition, part.batch, location)
-            direct[file.path] = file, part
+            direct_files[file.path] = file, part
         else:
-            loose.append(part)
-    occupied = [(file.first, file.last) for file, _ in direct.values()]
-    deleted = [file for file in shown if file.last < log_start]
-    left = [file for file in shown if file.last >= log_start]
+            to_copy.append(part)
+    direct_ranges = [(file.first, file.last) for file, _ in direct_files.values()]
+    deleted = [file for file in files if file.last < log_start]
+    retained = [file for file in files if file.last >= log_start]
     kept = [
         file
-        for file in left
-        if file.path in direct
-        or (file.first >= max(cleaned, log_start) and _is_tail_of(file, loose, occupied, location))
+        for file in retained
+        if file.path in direct_files
+        or (file.first >= max(cleaned, log_start) and _is_tail_of(file, to_copy, direct_ranges, location))
     ]
-    end = _shown_until(parts, shown, max((file.last + 1 for file in shown), default=0), bounds)
-    known = {file.path for file in kept}
-    new = [each for path, each in direct.items() if path not in known]
-    outdated = [file for file in left if file.path not in known]
-    tails = _tails(partition, loose, [*kept, *(file for file, _ in new)], outdated, end)
-    first = max(end, log_start)
-    straddling = [
-        Tail(partition, (part.between(max(end, part.start), part.limit),))
-        for file, part in new
-        if file.first < first <= file.last
+    table_end = _end_of_table(all_slices, files, max((file.last + 1 for file in files), default=0), bounds)
+    kept_paths = {file.path for file in kept}
+    added = [each for path, each in direct_files.items() if path not in kept_paths]
+    outdated = [file for file in retained if file.path not in kept_paths]
+    tails = _plan_tails(partition, to_copy, [*kept, *(file for file, _ in added)], outdated, table_end)
+    first_new = max(table_end, log_start)
+    across_end = [
+        Tail(partition, (part.between(max(table_end, part.start), part.limit),))
+        for file, part in added
+        if file.first < first_new <= file.last
     ]
-    fresh = [file for file, _ in new if file.first >= first]
-    older = [file for file, _ in new if file.first < first]
+    with_new_rows = [file for file, _ in added if file.first >= first_new]
+    with_old_rows = [file for file, _ in added if file.first < first_new]
     trimmed = [
         Trim(file, part.between(file.first, log_start))
-        for file, part in direct.values()
-        if file.first < log_start and (log_start != before.log_start or file.path not in known)
+        for file, part in direct_files.values()
+        if file.first < log_start and (log_start != old_bounds.log_start or file.path not in kept_paths)
     ]
     return PartitionPlan(
         deleted=tuple(deleted),
         trims=tuple(trimmed),
-        appended=(*fresh, *(tail for tail in tails if tail.slices[0].start >= end), *straddling),
-        outdated=(*outdated, *straddling),
-        replacing=(*older, *(tail for tail in tails if tail.slices[0].start < end)),
+        appended=(*with_new_rows, *(tail for tail in tails if tail.slices[0].start >= table_end), *across_end),
+        outdated=(*outdated, *across_end),
+        replacing=(*with_old_rows, *(tail for tail in tails if tail.slices[0].start < table_end)),
     )
 
 
-def _shown_until(parts: Sequence[Slice], shown: Iterable[DataFile], end: int, bounds: Bounds) -> int:
-    """The offset below which all rows are in files: ``end``, or the end of the slice that it is in.
+def _end_of_table(slices: Sequence[Slice], files: Iterable[DataFile], end_of_files: int, bounds: Bounds) -> int:
+    """The offset below which files have all rows: ``end_of_files``, or the end of the slice around it.
 
-    A compaction may join the last rows that are shown with offsets of aborted records: nothing new is among them if
-    files have as many rows as the slice. That is not known of a slice that the log start or a clean has cut.
+    A compaction may join the table's last rows with offsets of aborted records: the slice has no new rows if the files
+    have as many rows as it. The rows of a slice that the log start or a clean has cut are not known.
     """
-    at = bisect_left(parts, end, key=lambda part: part.start) - 1
-    if at < 0 or parts[at].limit <= end or bounds.clean_until:
-        return end
-    limit, records = parts[at].limit, 0
-    descending = sorted(shown, key=lambda file: file.first, reverse=True)
-    while at >= 0 and parts[at].whole and parts[at].batch.base_offset >= bounds.log_start:
-        first = parts[at].batch.base_offset
-        records += parts[at].batch.records
-        inside = [file for file in descending if file.last >= first]
-        if not inside or inside[-1].first >= first:
-            return limit if records == sum(file.rows for file in inside) else end
+    at = bisect_left(slices, end_of_files, key=lambda part: part.start) - 1
+    if at < 0 or slices[at].limit <= end_of_files or bounds.clean_until:
+        return end_of_files
+    slice_end, records = slices[at].limit, 0
+    descending = sorted(files, key=lambda file: file.first, reverse=True)
+    while at >= 0 and slices[at].whole and slices[at].batch.base_offset >= bounds.log_start:
+        first = slices[at].batch.base_offset
+        records += slices[at].batch.records
+        files_inside = [file for file in descending if file.last >= first]
+        if not files_inside or files_inside[-1].first >= first:
+            return slice_end if records == sum(file.rows for file in files_inside) else end_of_files
         at -= 1
-    return end
+    return end_of_files
 
 
 def _direct_file(partition: int, batch: Batch, location: Callable[[str], str]) -> DataFile:
+    """The data file of a direct segment."""
     segment, last = batch.segment, batch.limit - 1
     times = batch.min_timestamp, batch.max_timestamp
     return DataFile(location(segment.object), partition, batch.base_offset, last, segment.rows, segment.size, *times)
 
 
 def _is_tail_of(
-    file: DataFile, loose: Sequence[Slice], occupied: Sequence[tuple[int, int]], location: Callable[[str], str]
+    file: DataFile, to_copy: Sequence[Slice], direct_ranges: Sequence[tuple[int, int]], location: Callable[[str], str]
 ) -> bool:
-    """Whether a file has rows of loose slices only: a tail that nothing has replaced."""
-    if not file.path.startswith(location(TABLES)) or _overlaps(occupied, file.first, file.last):
+    """Whether a file is a tail whose rows no direct file has."""
+    if not file.path.startswith(location(TABLES)) or _overlaps(direct_ranges, file.first, file.last):
         return False
-    at = bisect_right(loose, file.last, key=lambda part: part.start) - 1
-    return at >= 0 and loose[at].limit > file.first
+    at = bisect_right(to_copy, file.last, key=lambda part: part.start) - 1
+    return at >= 0 and to_copy[at].limit > file.first
 
 
 def _overlaps(ranges: Sequence[tuple[int, int]], first: int, last: int) -> bool:
@@ -197,31 +199,31 @@ def _overlaps(ranges: Sequence[tuple[int, int]], first: int, last: int) -> bool:
     return at >= 0 and ranges[at][1] >= first
 
 
-def _tails(
-    partition: int, loose: Iterable[Slice], files: Iterable[DataFile], outdated: Iterable[DataFile], end: int
+def _plan_tails(
+    partition: int, to_copy: Iterable[Slice], files: Iterable[DataFile], outdated: Iterable[DataFile], table_end: int
 ) -> list[Tail]:
-    """The loose slices that no file has, joined where no file is between them, old and new rows apart.
+    """Plan tails for slices that no file has; joined where no file is between them, old and new rows apart.
 
-    All rows below ``end`` are in shown files. So between those that are kept there are none: only markers.
+    Files of the table have all rows below ``table_end``. So only markers are between files that are kept.
     """
     ranges = sorted((file.first, file.last) for file in files)
     starts = [first for first, _ in ranges]
     outdated_ranges = sorted((file.first, file.last) for file in outdated)
 
-    def place(part: Slice) -> tuple[int, bool]:
-        return bisect_left(starts, part.start), part.start >= end
+    def group_key(part: Slice) -> tuple[int, bool]:
+        return bisect_left(starts, part.start), part.start >= table_end
 
     def pieces() -> Iterator[Slice]:
-        for part in loose:
-            for whole in _without(part, ranges):
-                for piece in _split(whole, end):
-                    yield from [piece] if piece.start >= end else _within(piece, outdated_ranges)
+        for part in to_copy:
+            for uncovered in _outside(part, ranges):
+                for piece in _split_at(uncovered, table_end):
+                    yield from [piece] if piece.start >= table_end else _inside(piece, outdated_ranges)
 
-    return [Tail(partition, tuple(group)) for _, group in groupby(pieces(), key=place)]
+    return [Tail(partition, tuple(group)) for _, group in groupby(pieces(), key=group_key)]
 
 
-def _within(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
-    """What of a slice is inside of ascending ranges of offsets."""
+def _inside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
+    """The parts of a slice inside of ascending ranges of offsets."""
     at = max(0, bisect_right(ranges, part.start, key=lambda each: each[0]) - 1)
     for first, last in ranges[at:]:
         if first >= part.limit:
@@ -230,8 +232,8 @@ def _within(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
             yield part.between(max(first, part.start), min(last + 1, part.limit))
 
 
-def _without(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
-    """What is left of a slice outside of ascending ranges of offsets."""
+def _outside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
+    """The parts of a slice outside of ascending ranges of offsets."""
     start = part.start
     at = max(0, bisect_right(ranges, start, key=lambda each: each[0]) - 1)
     for first, last in ranges[at:]:
@@ -246,7 +248,7 @@ def _without(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
         yield part.between(start, part.limit)
 
 
-def _split(part: Slice, at: int) -> Iterator[Slice]:
+def _split_at(part: Slice, at: int) -> Iterator[Slice]:
     if part.start < at < part.limit:
         yield part.between(part.start, at)
         yield part.between(at, part.limit)
@@ -259,10 +261,10 @@ def _split(part: Slice, at: int) -> Iterator[Slice]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one snapshot of a table changes.
+    """The changes of one snapshot of a table.
 
     Attributes:
-        operation: Iceberg's name of it: ``delete``, ``append``, ``overwrite`` or ``replace``.
+        operation: Iceberg's name of the operation: ``delete``, ``append``, ``overwrite`` or ``replace``.
         added: The files that it adds.
         removed: The locations of the data files and delete files that it removes.
         added_deletes: The delete files that it adds.
@@ -275,7 +277,9 @@ class Step:
 
 
 @dataclass(slots=True)
-class _Changes:
+class _StepBuilder:
+    """Collects the changes of a step."""
+
     added: list[DataFile] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     added_deletes: list[DeleteFile] = field(default_factory=list)
@@ -286,44 +290,44 @@ class _Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What was written for a plan.
+class WrittenFiles:
+    """The files that were written for plans.
 
     Attributes:
         tails: The file of each tail; None: it has no rows.
-        deletes: The delete file of each trimmed file, by its location; None: it has no rows below the log start.
+        deletes: The delete file of each trimmed file, by its location; None: no rows are below the log start.
     """
 
     tails: Mapping[Tail, DataFile | None]
     deletes: Mapping[str, DeleteFile | None]
 
     def files(self, added: Iterable[Added]) -> list[DataFile]:
-        """The files of what a plan adds."""
+        """The data files of additions, without tails that have no rows."""
         files = (self.tails[each] if isinstance(each, Tail) else each for each in added)
         return [file for file in files if file is not None]
 
 
-def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) -> list[Step]:
-    """The snapshots of a publication, in order; none if nothing changes.
+def plan_steps(old_files: TableFiles, plans: Iterable[PartitionPlan], written: WrittenFiles) -> list[Step]:
+    """Plan the snapshots of a publication, in order; none if nothing changes.
 
     Args:
-        before: The files of the newest snapshot.
-        written: What was written for them.
+        old_files: The files of the newest snapshot.
+        written: The files that were written for the plans.
     """
-    delete, append, overwrite, replace = _Changes(), _Changes(), _Changes(), _Changes()
-    deletes = dict(before.deletes)
+    delete, append, overwrite, replace = _StepBuilder(), _StepBuilder(), _StepBuilder(), _StepBuilder()
+    deletes = dict(old_files.deletes)
 
-    def remove(changes: _Changes, files: Iterable[DataFile]) -> int:
-        """Remove files with what is deleted of them; returns the number of the rows that readers saw in them."""
+    def remove(changes: _StepBuilder, files: Iterable[DataFile]) -> int:
+        """Remove files with their delete files; return the number of rows that readers saw in them."""
         rows = 0
         for file in files:
-            deleted = deletes.pop(file.path, None)
-            changes.removed |= {file.path} if deleted is None else {file.path, deleted.path}
-            rows += file.rows - (0 if deleted is None else deleted.rows)
+            delete_file = deletes.pop(file.path, None)
+            changes.removed |= {file.path} if delete_file is None else {file.path, delete_file.path}
+            rows += file.rows - (0 if delete_file is None else delete_file.rows)
         return rows
 
-    def trim(changes: _Changes, files: Iterable[DataFile]) -> int:
-        """Add what is deleted of files, in place of what was; returns the number of rows that are left."""
+    def trim(changes: _StepBuilder, files: Iterable[DataFile]) -> int:
+        """Replace delete files by newer ones; return the number of rows that are left."""
         rows = 0
         for file in files:
             earlier, later = deletes.get(file.path), written.deletes.get(file.path)
@@ -337,23 +341,24 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
 
     for plan in plans:
         remove(delete, plan.deleted)
-        trim(delete, [each.file for each in plan.trims if each.file.path in before.data])
+        trim(delete, [each.file for each in plan.trims if each.file.path in old_files.data])
         appended = written.files(plan.appended)
         append.added += appended
         replacing, outdated = written.files(plan.replacing), written.files(plan.outdated)
         if not replacing and not outdated:
             continue
-        same = sum(file.rows for file in outdated) - _deleted(outdated, deletes) == sum(
+        has_same_rows = sum(file.rows for file in outdated) - _deleted_rows(outdated, deletes) == sum(
             file.rows for file in replacing
-        ) - _deleted(replacing, written.deletes)
-        changes = replace if same else overwrite
+        ) - _deleted_rows(replacing, written.deletes)
+        changes = replace if has_same_rows else overwrite
         remove(changes, outdated)
         changes.added += replacing
         trim(changes, replacing)
-    named = ("delete", delete), ("append", append), ("overwrite", overwrite), ("replace", replace)
-    return [step for operation, changes in named for step in changes.step(operation)]
+    builders = ("delete", delete), ("append", append), ("overwrite", overwrite), ("replace", replace)
+    return [step for operation, changes in builders for step in changes.step(operation)]
 
 
-def _deleted(files: Iterable[DataFile], deletes: Mapping[str, DeleteFile | None]) -> int:
-    found = (deletes.get(file.path) for file in files)
-    return sum(each.rows for each in found if each is not None)
+def _deleted_rows(files: Iterable[DataFile], deletes: Mapping[str, DeleteFile | None]) -> int:
+    """The number of rows that delete files remove from these files."""
+    delete_files = (deletes.get(file.path) for file in files)
+    return sum(each.rows for each in delete_files if each is not None)

@@ -1,4 +1,4 @@
-"""Reads what was published: the newest cut, and the files of its tables."""
+"""Reads published tables: the newest cut, and the files of its tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
 
-#: So many cuts are asked for at a time, after the one that the hint names. The hint is written for each of so many.
+#: The hint is written for one of so many cuts; as many cuts after the hinted one are read at a time.
 HINT_EVERY = 16
 _REBUILD = "The next `txnstore table sync` rebuilds the table"
 
@@ -39,24 +39,24 @@ class TableState:
     files: TableFiles
 
     def copies(self, location: Location) -> list[DataFile]:
-        """The data files that are copies of rows."""
+        """The data files that are copies of rows, not segments."""
         own = location.of(keys.TABLES)
         return [file for file in self.files.data.values() if file.path.startswith(own)]
 
 
 class Published:
-    """What publishers have written to a store. Nothing is kept.
+    """Reads what publishers have written to a store; nothing is cached.
 
     Args:
         pool: Runs concurrent requests.
-        location: Where its objects are.
+        location: The location of the store's objects.
     """
 
     def __init__(self, objects: ObjectStore, store_id: str, pool: Executor, location: Location) -> None:
         self._objects, self._store_id, self._pool, self._location = objects, store_id, pool, location
 
     def newest(self, known: CutDocument | None = None) -> CutDocument | None:
-        """The newest cut; None if there is none.
+        """Return the newest cut; None if there is none.
 
         One GET if ``known`` is the newest one. Else one for the hint, and some for the cuts after it; without a hint
         that fits, a LIST.
@@ -65,23 +65,23 @@ class Published:
             CorruptionError: A cut is damaged or missing, or it is one of another store.
         """
         if known is not None:
-            following = self.cut(known.number + 1)
-            return known if following is None else self._last_from(following)
-        number = self._hinted()
-        found = self.cut(number) if number else None
-        if found is None:
+            next_cut = self.cut(known.number + 1)
+            return known if next_cut is None else self._last_after(next_cut)
+        number = self._hinted_number()
+        cut = self.cut(number) if number else None
+        if cut is None:
             numbers = [keys.cut_number(item.key) for item in self._objects.list(keys.CUTS)]
             number = max((each for each in numbers if each is not None), default=0)
             if not number:
                 return None
-            found = self.cut(number)
-            if found is None:
+            cut = self.cut(number)
+            if cut is None:
                 msg = f"{keys.cut(number)} is listed, and cannot be read"
                 raise CorruptionError(msg)
-        return self._last_from(found)
+        return self._last_after(cut)
 
-    def _hinted(self) -> int:
-        """The cut that the hint names; 0 without a hint that can be read."""
+    def _hinted_number(self) -> int:
+        """The number of the cut in the hint; 0 without a readable hint."""
         data = read(self._objects, keys.LATEST_CUT)
         if data is None:
             return 0
@@ -91,7 +91,7 @@ class Published:
             return 0
         return hint.number if hint.store_id == self._store_id else 0
 
-    def _last_from(self, cut: CutDocument) -> CutDocument:
+    def _last_after(self, cut: CutDocument) -> CutDocument:
         while True:
             numbers = range(cut.number + 1, cut.number + 1 + HINT_EVERY)
             after = [each for each in self._pool.map(self.cut, numbers) if each is not None]
@@ -100,7 +100,7 @@ class Published:
             cut = after[-1]
 
     def cut(self, number: int) -> CutDocument | None:
-        """A cut; None if there is none of this number.
+        """Return the cut with a number; None if there is none.
 
         Raises:
             CorruptionError: It is damaged, or one of another store.
@@ -121,8 +121,8 @@ class Published:
             raise CorruptionError(msg)
         return cut
 
-    def table(self, table: PublishedTable) -> TableState:
-        """The files of a table of a cut.
+    def table_state(self, table: PublishedTable) -> TableState:
+        """Read the metadata and files of a table of a cut.
 
         Costs a GET for its metadata, one for the manifest list and one for each manifest.
 
@@ -137,39 +137,39 @@ class Published:
         files = files_of(groups)
         counts = {"total-data-files": len(files.data), "total-delete-files": len(files.deletes)}
         for name, count in counts.items():
-            described = current.summary.get(name)
-            if described != str(count):
-                msg = f"{current.manifest_list} is altered: it has {count} files, not {described}. {_REBUILD}"
+            recorded_count = current.summary.get(name)
+            if recorded_count != str(count):
+                msg = f"{current.manifest_list} is altered: it has {count} files, not {recorded_count}. {_REBUILD}"
                 raise CorruptionError(msg)
         return TableState(table.metadata, metadata, groups, files)
 
-    def paths(self, table: PublishedTable) -> set[str]:
-        """The locations of all manifest lists, manifests and files that the retained snapshots of a table name.
+    def all_locations(self, table: PublishedTable) -> set[str]:
+        """The locations of all manifest lists, manifests and files of a table's retained snapshots.
 
         Raises:
             CorruptionError: One of the lists or manifests is damaged or missing.
         """
         snapshots = decode_metadata(table.metadata, self.metadata(table)).snapshots
-        lists = self._pool.map(self._manifests, snapshots)
+        lists = self._pool.map(self._read_manifests, snapshots)
         manifests = {manifest.path: manifest for listed in lists for manifest in listed}
-        paths = {snapshot.manifest_list for snapshot in snapshots} | manifests.keys()
-        for group in self._pool.map(self._group, manifests.values()):
-            paths.update(entry.file.path for entry in group.entries if entry.live)
-        return paths
+        all_locations = {snapshot.manifest_list for snapshot in snapshots} | manifests.keys()
+        for group in self._pool.map(self._read_group, manifests.values()):
+            all_locations.update(entry.file.path for entry in group.entries if entry.live)
+        return all_locations
 
     def metadata(self, table: PublishedTable) -> bytes:
-        """The metadata of a table of a cut.
+        """Read the metadata of a table of a cut.
 
         Raises:
             CorruptionError: It is damaged or missing.
         """
         data = self.find_metadata(table)
         if data is None:
-            raise missing(table.metadata)
+            raise missing_error(table.metadata)
         return data
 
     def find_metadata(self, table: PublishedTable) -> bytes | None:
-        """The metadata of a table of a cut; None if it does not exist, such as that of a cut that is no longer kept.
+        """Read the metadata of a table of a cut; None if it does not exist, as after a vacuum of the cut.
 
         Raises:
             CorruptionError: It is damaged.
@@ -181,18 +181,18 @@ class Published:
         return data
 
     def groups(self, snapshot: TableSnapshot) -> tuple[Group, ...]:
-        """The manifests of a snapshot."""
-        return tuple(self._pool.map(self._group, self._manifests(snapshot)))
+        """Read the manifests of a snapshot."""
+        return tuple(self._pool.map(self._read_group, self._read_manifests(snapshot)))
 
-    def _manifests(self, snapshot: TableSnapshot) -> list[Manifest]:
-        """What the list of a snapshot says of its manifests."""
-        with _naming_the_remedy():
+    def _read_manifests(self, snapshot: TableSnapshot) -> list[Manifest]:
+        """Read the list of a snapshot's manifests."""
+        with _adding_remedy():
             key = self._location.key(snapshot.manifest_list)
             return decode_manifest_list(key, self._read_manifest(key))
 
-    def _group(self, manifest: Manifest) -> Group:
-        """A manifest with its entries."""
-        with _naming_the_remedy():
+    def _read_group(self, manifest: Manifest) -> Group:
+        """Read a manifest with its entries."""
+        with _adding_remedy():
             key = self._location.key(manifest.path)
             return Group(manifest, tuple(decode_manifest(key, self._read_manifest(key))))
 
@@ -202,8 +202,8 @@ class Published:
         Raises:
             CorruptionError: They are missing, or others than its name says.
         """
-        data = read_needed(self._objects, key)
-        if not key.endswith(_ending(data)):
+        data = read_required(self._objects, key)
+        if not key.endswith(_hash_suffix(data)):
             msg = f"{key} is altered: its name is that of other bytes. {_REBUILD}"
             raise CorruptionError(msg)
         return data
@@ -211,22 +211,22 @@ class Published:
 
 def manifest_name(unique: str, data: bytes) -> str:
     """The name of a manifest or a manifest list: unique, and with a hash of its bytes, since Avro has no checksum."""
-    return f"{unique}{_ending(data)}"
+    return f"{unique}{_hash_suffix(data)}"
 
 
-def _ending(data: bytes) -> str:
+def _hash_suffix(data: bytes) -> str:
     return f"-{content_hash(data)[:16]}.avro"
 
 
 def published_of(connection: Connection) -> Published:
-    """What publishers have written to a store, wherever it is."""
+    """Return a reader of the published tables of a store, wherever it is."""
     root = Location(connection.objects.url.rstrip("/"))
     return Published(connection.objects, connection.store_id, connection.pool, root)
 
 
 @contextmanager
-def _naming_the_remedy() -> Iterator[None]:
-    """Add to the error of damaged bytes the command that repairs the table."""
+def _adding_remedy() -> Iterator[None]:
+    """Add the fix to errors of damaged bytes in the block."""
     try:
         yield
     except CorruptionError as error:
@@ -235,25 +235,25 @@ def _naming_the_remedy() -> Iterator[None]:
 
 
 def read(objects: ObjectStore, key: str) -> bytes | None:
-    """The bytes of an object; None if it does not exist."""
+    """Read an object; None if it does not exist."""
     try:
         return objects.get(key)
     except ObjectNotFoundError:
         return None
 
 
-def read_needed(objects: ObjectStore, key: str) -> bytes:
-    """The bytes of an object of a table.
+def read_required(objects: ObjectStore, key: str) -> bytes:
+    """Read an object that a table needs.
 
     Raises:
         CorruptionError: It does not exist.
     """
     data = read(objects, key)
     if data is None:
-        raise missing(key)
+        raise missing_error(key)
     return data
 
 
-def missing(key: str) -> CorruptionError:
-    """The error for an object of a table that does not exist."""
+def missing_error(key: str) -> CorruptionError:
+    """The error for a missing object of a table."""
     return CorruptionError(f"{key} is missing, and the newest cut of the tables needs it. {_REBUILD}")

@@ -33,7 +33,7 @@ class TableDescription:
     Attributes:
         topic: Its topic.
         published: Whether engines can read it: a publication since it was enabled has created it.
-        location: Where its metadata is; ``<location>/metadata/v<version>.metadata.json`` is the newest.
+        location: The location of its metadata; ``<location>/metadata/v<version>.metadata.json`` is the newest.
         version: The number of its newest version; 0: it is not published.
         snapshot_id: Its current snapshot; None: it has none.
         cut: The newest cut of all tables; 0 without one.
@@ -181,9 +181,9 @@ class Tables:
                 tables together can be rebuilt. Nothing is published.
             TablesChangedError: Other publishers were faster in each attempt.
         """
-        most = check_integer("tail_bytes", tail_bytes, 0)
+        checked_tail_bytes = check_integer("tail_bytes", tail_bytes, 0)
         publisher = self._connection.cached("tables", lambda: Publisher(self._connection))
-        return publisher.sync(tail_bytes=most, rebuild=check_names("rebuild", rebuild), on_error=on_error)
+        return publisher.sync(tail_bytes=checked_tail_bytes, rebuild=check_names("rebuild", rebuild), on_error=on_error)
 
     def rounds(self, interval: float = 5.0, *, tail_bytes: int = TAIL_BYTES) -> Generator[SyncReport | TxnStoreError]:
         """Publish round after round, with a pause between two of them; endless.
@@ -229,9 +229,9 @@ class Tables:
         connection = self._connection
         cut, topics = published_of(self._connection).newest(), self._topics()
         tables = cut.tables if cut is not None else {}
-        named = {*topics, *(name for name, table in tables.items() if not table.dropped)}
+        names = {*topics, *(name for name, table in tables.items() if not table.dropped)}
         location = location_of(connection.objects)
-        return [self._describe(location, name, topics.get(name), tables.get(name), cut) for name in sorted(named)]
+        return [self._describe(location, name, topics.get(name), tables.get(name), cut) for name in sorted(names)]
 
     def show(self, topic: str) -> TableDetails:
         """A table with its snapshots and files.
@@ -250,7 +250,7 @@ class Tables:
         if not found.published or cut is None:
             msg = f"the table of topic {topic!r} is not published yet: `txnstore table sync` does it"
             raise InvalidConfigError(msg)
-        state = published.table(cut.tables[topic])
+        state = published.table_state(cut.tables[topic])
         files, copied = state.files, state.copies(location_of(self._connection.objects))
         return TableDetails(
             found,

@@ -28,14 +28,14 @@ from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, Written, plan_partition, steps
+from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, WrittenFiles, plan_partition, plan_steps
 from txnstore.tables.published import TableState, manifest_name
 from txnstore.tables.writing import FileWriter
 
 #: How long a table keeps snapshots after others have replaced them, in ms, and how many snapshots at most.
 HISTORY_MS, HISTORY_SNAPSHOTS = 12 * 3_600_000, 1_000
-#: The ids of snapshots of a publication before the last one.
-_EARLIER_STEPS = 1 << 62
+#: The first id of snapshots before the last one of a publication, which has at most so many of them.
+_FIRST_EARLIER_ID, _MAX_STEPS = 1 << 62, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Version:
     """A new version of a table, whose objects are written.
 
     Attributes:
-        table: What the cut says of it.
+        table: The entry of the table in the cut.
         data: The bytes of its metadata.
-        state: Its files; None of a table that is dropped.
+        state: The state of the table; None if it is dropped.
         operations: The kinds of its new snapshots, in order.
     """
 
@@ -56,24 +56,24 @@ class Version:
 
 
 def plan_table(view: View, topic: CatalogTopic, state: TableState | None, location: Location) -> list[PartitionPlan]:
-    """What changes in each partition of a topic's table, so that it shows a view.
+    """Plan the file changes that bring each partition of a table to the committed records of ``view``.
 
     Args:
-        state: What the table has now; None: nothing of this topic.
-        location: Where the objects of the store are.
+        state: The state of the table; None: it has nothing of this topic.
+        location: The location of the store's objects.
     """
-    shown: dict[int, list[DataFile]] = {}
+    files_by_partition: dict[int, list[DataFile]] = {}
     for file in state.files.data.values() if state is not None else ():
-        shown.setdefault(file.partition, []).append(file)
+        files_by_partition.setdefault(file.partition, []).append(file)
     current = state.metadata.current if state is not None else None
-    before = _bounds_of(current) if current is not None else {}
+    old_bounds = _bounds_at(current) if current is not None else {}
     return [
         plan_partition(
             tp.partition,
-            shown.get(tp.partition, ()),
+            files_by_partition.get(tp.partition, ()),
             visible(tp, log, Isolation.READ_COMMITTED),
             bounds_of_log(log),
-            before.get(tp.partition, Bounds()),
+            old_bounds.get(tp.partition, Bounds()),
             location.of,
         )
         for tp, log in view.partitions_of(topic.name)
@@ -86,12 +86,12 @@ def bounds_of_log(log: Partition) -> Bounds:
 
 
 class TableWork:
-    """What one publication does for one table.
+    """The work of one publication for one table.
 
     Args:
-        view: What is published.
-        state: What the table has now; None: nothing of this topic.
-        table: What the newest cut says of it.
+        view: The view to publish.
+        state: The state of the table; None: it has nothing of this topic.
+        table: The entry of the table in the newest cut.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class TableWork:
         self.plans = plan_table(view, topic, state, self._location)
 
     @property
-    def changes(self) -> bool:
-        """Whether the table has to change, or does not exist yet; maybe not if only rows are to be copied."""
-        return self._is_new or any(plan.changes for plan in self.plans)
+    def has_changes(self) -> bool:
+        """Whether the table must change; it may turn out that rows to copy do not exist."""
+        return self._is_new or any(plan.has_changes for plan in self.plans)
 
     @property
     def _is_new(self) -> bool:
@@ -128,21 +128,21 @@ class TableWork:
 
     @property
     def copied_bytes(self) -> int:
-        """About how many bytes of segments are copied."""
-        return sum(map(_size, self.tails))
+        """The approximate bytes of segments to copy."""
+        return sum(map(_estimate_bytes, self.tails))
 
     def write(self, number: int, now: int, *, forced: bool) -> Version | None:
-        """Write the next version, all but its copies under the names that engines look for.
+        """Write the next version, except its copies under the names that engines look for.
 
         Args:
             now: The time in ms.
-            forced: Whether to write one without a change, too.
+            forced: Whether to write a version even without a change.
 
         Returns:
-            The version; None if nothing changes: what was to be copied has no rows.
+            The version; None if nothing changes, because the rows to copy do not exist.
         """
         written = self._write_files()
-        changes = steps(self._files, self.plans, written)
+        changes = plan_steps(self._files, self.plans, written)
         if not (changes or forced or self._is_new):
             return None
         metadata = self._metadata or TableMetadata(
@@ -156,10 +156,12 @@ class TableWork:
             metadata = metadata.with_columns(self._columns)
             metadata = metadata.after(self._location.of(self._table.metadata), now)
         current = metadata.current
-        at = max(now, current.published) if current is not None else now  # Clocks differ; the order stays.
-        snapshots, groups = self._snapshots(metadata, changes, at)
+        published_at = (
+            max(now, current.published) if current is not None else now
+        )  # Clocks differ, and times must not decrease.
+        snapshots, groups = self._snapshots(metadata, changes, published_at)
         metadata = metadata.with_snapshots(snapshots).with_history(now - HISTORY_MS, HISTORY_SNAPSHOTS)
-        key, data = metadata_of(self._connection, self.topic.name, number, metadata)
+        key, data = encode_metadata(self._connection, self.topic.name, number, metadata)
         self._connection.objects.put(key, data)
         oldest = metadata.snapshots[0] if metadata.snapshots else None
         state = TableState(key, metadata, groups, files_of(groups))
@@ -177,39 +179,41 @@ class TableWork:
         )
         return Version(table, data, state, tuple(step.operation for step in changes))
 
-    def _write_files(self) -> Written:
+    def _write_files(self) -> WrittenFiles:
         tails, trims = self.tails, [trim for plan in self.plans for trim in plan.trims]
         if not tails and not trims:
-            return Written({}, {})
+            return WrittenFiles({}, {})
         writer = FileWriter(self._connection, self._location, self.topic, len({tail.partition for tail in tails}))
-        return Written(
-            {tail: writer.tail(tail) for tail in tails},
-            {trim.file.path: writer.deletes(trim) for trim in trims},
+        return WrittenFiles(
+            {tail: writer.write_tail(tail) for tail in tails},
+            {trim.file.path: writer.write_deletes(trim) for trim in trims},
         )
 
     def _snapshots(
         self, metadata: TableMetadata, changes: Sequence[Step], now: int
     ) -> tuple[tuple[TableSnapshot, ...], tuple[Group, ...]]:
-        """Write the manifests of all snapshots, and their lists; returns the snapshots, and the last manifests."""
+        """Write the manifests and lists of all snapshots; return the snapshots and the last manifests."""
         snapshots: list[TableSnapshot] = []
         groups, files = [*self._groups], self._files
         parent = metadata.current.snapshot_id if metadata.current is not None else None
-        for place, step in enumerate(changes):
-            last = place == len(changes) - 1
-            number = self._view.sequence if last else _EARLIER_STEPS + 4 * self._view.sequence + place
-            sequence = metadata.sequence + place + 1
-            added: list[DataFile | DeleteFile] = [*step.added, *step.added_deletes]
-            groups = next_groups(groups, added, step.removed, number, sequence)
-            groups = self._write_manifests(groups, metadata, number, sequence)
-            manifests = [group.manifest for group in groups if group.manifest is not None]
-            data = encode_manifest_list(manifests, number, parent, sequence, self._marker())
-            path = self._put(data)
-            after = files_of(groups)
-            summary = self._summary(step, files, after, now)
-            snapshots.append(
-                TableSnapshot(number, parent, sequence, self._view.timestamp, path, metadata.schema_id, summary)
+        for index, step in enumerate(changes):
+            is_last = index == len(changes) - 1
+            snapshot_id = (
+                self._view.sequence if is_last else _FIRST_EARLIER_ID + _MAX_STEPS * self._view.sequence + index
             )
-            parent, files = number, after
+            sequence = metadata.sequence + index + 1
+            added: list[DataFile | DeleteFile] = [*step.added, *step.added_deletes]
+            groups = next_groups(groups, added, step.removed, snapshot_id, sequence)
+            groups = self._write_manifests(groups, metadata, snapshot_id, sequence)
+            manifests = [group.manifest for group in groups if group.manifest is not None]
+            data = encode_manifest_list(manifests, snapshot_id, parent, sequence, self._new_sync_marker())
+            path = self._put(data)
+            new_files = files_of(groups)
+            summary = self._summary(step, files, new_files, now)
+            snapshots.append(
+                TableSnapshot(snapshot_id, parent, sequence, self._view.timestamp, path, metadata.schema_id, summary)
+            )
+            parent, files = snapshot_id, new_files
         return tuple(snapshots), tuple(groups)
 
     def _write_manifests(
@@ -218,13 +222,14 @@ class TableWork:
         written: list[Group] = []
         for group in groups:
             if group.manifest is None:
-                data = encode_manifest(group.entries, self._columns, metadata.schema_id, self._marker())
+                data = encode_manifest(group.entries, self._columns, metadata.schema_id, self._new_sync_marker())
                 path = self._put(data)
                 group = Group(describe_manifest(path, len(data), sequence, snapshot_id, group.entries), group.entries)
             written.append(group)
         return written
 
-    def _marker(self) -> bytes:
+    def _new_sync_marker(self) -> bytes:
+        """A new sync marker of an Avro file."""
         return bytes.fromhex(self._connection.runtime.new_id().replace("-", ""))
 
     def _put(self, data: bytes) -> str:
@@ -232,9 +237,9 @@ class TableWork:
         self._connection.objects.put(key, data)
         return self._location.of(key)
 
-    def _summary(self, step: Step, before: TableFiles, after: TableFiles, now: int) -> dict[str, str]:
-        removed = [before.data[path] for path in step.removed if path in before.data]
-        removed_deletes = [each for each in before.deletes.values() if each.path in step.removed]
+    def _summary(self, step: Step, old_files: TableFiles, new_files: TableFiles, now: int) -> dict[str, str]:
+        removed = [old_files.data[path] for path in step.removed if path in old_files.data]
+        removed_deletes = [each for each in old_files.deletes.values() if each.path in step.removed]
         counts = {
             "added-data-files": len(step.added),
             "deleted-data-files": len(removed),
@@ -242,42 +247,42 @@ class TableWork:
             "deleted-records": sum(file.rows for file in removed),
             "added-position-deletes": sum(file.rows for file in step.added_deletes),
             "removed-position-deletes": sum(file.rows for file in removed_deletes),
-            "total-data-files": len(after.data),
-            "total-records": sum(file.rows for file in after.data.values()),
-            "total-delete-files": len(after.deletes),
-            "total-position-deletes": sum(file.rows for file in after.deletes.values()),
+            "total-data-files": len(new_files.data),
+            "total-records": sum(file.rows for file in new_files.data.values()),
+            "total-delete-files": len(new_files.deletes),
+            "total-position-deletes": sum(file.rows for file in new_files.deletes.values()),
             "total-equality-deletes": 0,
-            "total-files-size": after.size,
+            "total-files-size": new_files.size,
         }
         return {
             "operation": step.operation,
             **{name: str(count) for name, count in counts.items()},
-            HEADS: _joined(state.sequence for state in self._view.states),
-            TIMES: _joined(state.timestamp for state in self._view.states),
+            HEADS: _join_numbers(state.sequence for state in self._view.states),
+            TIMES: _join_numbers(state.timestamp for state in self._view.states),
             PUBLISHED: str(now),
-            LOG_STARTS: _joined(bounds.log_start for bounds in self._bounds),
-            CLEANED: _joined(bounds.clean_until for bounds in self._bounds),
+            LOG_STARTS: _join_numbers(bounds.log_start for bounds in self._bounds),
+            CLEANED: _join_numbers(bounds.clean_until for bounds in self._bounds),
         }
 
 
-def _bounds_of(snapshot: TableSnapshot) -> dict[int, Bounds]:
+def _bounds_at(snapshot: TableSnapshot) -> dict[int, Bounds]:
     """The bounds of each partition at a snapshot."""
     both = zip(snapshot.numbers(LOG_STARTS), snapshot.numbers(CLEANED), strict=True)
     return {number: Bounds(*bounds) for number, bounds in enumerate(both)}
 
 
-def _joined(numbers: Iterable[int]) -> str:
+def _join_numbers(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def metadata_of(connection: Connection, topic: str, number: int, metadata: TableMetadata) -> tuple[str, bytes]:
-    """The key and the bytes of the metadata of a version."""
+def encode_metadata(connection: Connection, topic: str, number: int, metadata: TableMetadata) -> tuple[str, bytes]:
+    """Return the key and the bytes of a version's metadata."""
     name = f"{number:05d}-{connection.runtime.new_id()}.metadata.json"
     return keys.table_metadata(topic, name), metadata.encode()
 
 
-def _size(tail: Tail) -> int:
-    """About how many bytes of segments a tail copies."""
+def _estimate_bytes(tail: Tail) -> int:
+    """The approximate bytes of segments that a tail copies."""
     return sum(
         part.batch.size * (part.limit - part.start) // max(1, part.batch.limit - part.batch.base_offset)
         for part in tail.slices

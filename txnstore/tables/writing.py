@@ -1,4 +1,4 @@
-"""Writes the data files of tables that are no segments: tails, and position deletes."""
+"""Writes the files of tables that are no segments: tails and position deletes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.tables.plan import Tail, Trim
 
 #: The columns of position deletes, with Iceberg's reserved field ids.
-_POSITIONS = pa.schema(
+_POSITION_DELETE_SCHEMA = pa.schema(
     [
         pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
         pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
@@ -33,17 +33,17 @@ class FileWriter:
     """Writes the files of one table.
 
     Args:
-        location: Where its objects are.
-        partitions: How many partitions of it are read together.
+        location: The location of the store's objects.
+        partitions: The number of partitions that are read together.
     """
 
     def __init__(self, connection: Connection, location: Location, topic: CatalogTopic, partitions: int) -> None:
         self._connection, self._location, self._topic = connection, location, topic
         self._objects = connection.objects.with_read_cache({topic.name: partitions})
-        self._stored = Columns.of_segments(topic, Layout.MERGED)
-        self._offsets = Columns(topic, [OFFSET_FIELD.name])
+        self._stored_columns = Columns.of_segments(topic, Layout.MERGED)
+        self._offset_column = Columns(topic, [OFFSET_FIELD.name])
 
-    def tail(self, tail: Tail) -> DataFile | None:
+    def write_tail(self, tail: Tail) -> DataFile | None:
         """Copy rows into a file of the table; None if there are none.
 
         Costs a GET for each segment that is not in memory, and one PUT. Memory holds a row group.
@@ -53,11 +53,13 @@ class FileWriter:
         """
         bounds: list[tuple[int, int, int, int]] = []
         compression = topic_writer(self._topic).compression
-        with SegmentWriter(self._stored.schema, "parquet", compression, for_table=True) as writer:
-            for table in read_ahead(self._objects, self._connection.pool, tail.slices, self._stored, together=True):
+        with SegmentWriter(self._stored_columns.schema, "parquet", compression, for_table=True) as writer:
+            for table in read_ahead(
+                self._objects, self._connection.pool, tail.slices, self._stored_columns, together=True
+            ):
                 if table.num_rows:
                     offsets = table.column(OFFSET_FIELD.name)
-                    bounds.append((offsets[0].as_py(), offsets[-1].as_py(), *_range(table)))
+                    bounds.append((offsets[0].as_py(), offsets[-1].as_py(), *_time_range(table)))
                     writer.append(table)
             if not bounds:
                 return None
@@ -69,7 +71,7 @@ class FileWriter:
             path, tail.partition, firsts[0], lasts[-1], encoded.rows, encoded.size, min(oldest), max(newest)
         )
 
-    def deletes(self, trim: Trim) -> DeleteFile | None:
+    def write_deletes(self, trim: Trim) -> DeleteFile | None:
         """Write the positions of the rows of a file below the log start; None if there are none.
 
         Costs a PUT; and GETs of the offsets, if rows are missing between those that the file has.
@@ -81,7 +83,7 @@ class FileWriter:
         if rows == 0:
             return None
         paths = pa.repeat(pa.scalar(trim.file.path), rows)
-        table = pa.table([paths, pa.array(range(rows), pa.int64())], schema=_POSITIONS)
+        table = pa.table([paths, pa.array(range(rows), pa.int64())], schema=_POSITION_DELETE_SCHEMA)
         sink = pa.BufferOutputStream()
         pq.write_table(
             table,
@@ -94,10 +96,10 @@ class FileWriter:
         return DeleteFile(self._location.of(self._put(data)), trim.file.partition, trim.file.path, rows, len(data))
 
     def _rows_below(self, trim: Trim) -> int:
-        file, below = trim.file, trim.below
-        if file.rows == file.last + 1 - file.first:
-            return below.limit - file.first
-        tables = read_ahead(self._objects, self._connection.pool, [below], self._offsets)
+        file, slice_below = trim.file, trim.below
+        if file.rows == file.last + 1 - file.first:  # It has every offset of its range.
+            return slice_below.limit - file.first
+        tables = read_ahead(self._objects, self._connection.pool, [slice_below], self._offset_column)
         return sum(table.num_rows for table in tables)
 
     def _put(self, data: Any) -> str:
@@ -106,7 +108,7 @@ class FileWriter:
         return key
 
 
-def _range(table: pa.Table) -> tuple[int, int]:
-    """The smallest and the largest time of rows, in ms."""
+def _time_range(table: pa.Table) -> tuple[int, int]:
+    """The smallest and the largest timestamp of rows, in ms."""
     times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
     return int(times.min()), int(times.max())

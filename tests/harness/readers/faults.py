@@ -285,7 +285,7 @@ FAULTS = (
         "a table loses what was deleted of its files",
         (
             (
-                plan.steps,
+                plan.plan_steps,
                 "trim(delete, [$each.file for $each in $plan.trims if $each.file.path in $before.data])",
                 "pass",
             ),

@@ -36,12 +36,12 @@ _SHORT: tuple[tuple[ModuleType, str, int], ...] = (
     (version, "HISTORY_MS", 400_000),
     (publish, "HISTORY_MS", 400_000),
     (version, "HISTORY_SNAPSHOTS", 5),
-    (publish, "_LONGEST_MS", 300_000),
+    (publish, "_MAX_PUBLICATION_MS", 300_000),
     (publish, "HINT_EVERY", 2),
     (published, "HINT_EVERY", 2),
-    (sweep, "_IN_WORK_MS", 600_000),
+    (sweep, "_MAX_WORK_MS", 600_000),
     (groups, "_MOST", 3),
-    (sweep, "CUTS_MS", 10_000_000),
+    (sweep, "CUT_RETENTION_MS", 10_000_000),
 )
 
 

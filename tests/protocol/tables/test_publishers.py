@@ -14,8 +14,10 @@ from tests.helpers.tables import EngineObjects, Row, another, newest, published,
 from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
+from txnstore.storage.base import ObjectInfo
 from txnstore.store import Store
 from txnstore.tables.published import TableState
+from txnstore.tables.sweep import tables_in_use
 from txnstore.testing import ManualClock
 from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, on, script
 
@@ -178,7 +180,7 @@ def test_a_publisher_that_slept_too_long_begins_again(store: Store, clock: Manua
 def _all_names(store: Store) -> Iterator[str]:
     for topic, table in newest(store).tables.items():
         yield from (table.metadata, keys.table_version(topic, table.number), keys.table_hint(topic))
-        yield from (path.removeprefix("s3://bucket/store/") for path in published(store).paths(table))
+        yield from (path.removeprefix("s3://bucket/store/") for path in published(store).all_locations(table))
 
 
 def test_a_publisher_that_slept_for_days_does_not_believe_its_memory(
@@ -452,8 +454,32 @@ def test_a_vacuum_keeps_the_version_that_a_hint_named_until_now(
     assert not names <= {item.key for item in objects.list("")}
 
 
+@pytest.mark.parametrize(("is_dropped", "numbers"), [(True, {2}), (False, {1, 2})])
+def test_a_hint_that_is_deleted_after_it_was_read_is_a_missing_hint(
+    clock: ManualClock, is_dropped: bool, numbers: set[int]
+) -> None:
+    """Another vacuum deletes a dropped table; without the hint to a live one, engines may have the cut before."""
+    objects = _WithDeletedHint(clock)
+    store = _new(clock, objects)
+    if is_dropped:
+        store.tables.disable("t")
+    store.tables.sync()
+    clock.advance(2 * HOUR_MS)
+    in_use = tables_in_use(connection_of(store), published(store), clock(), HOUR_MS)
+    assert in_use.numbers == numbers
+
+
+class _WithDeletedHint(EngineObjects):
+    """Objects of which another process deletes a hint as soon as its time is asked for."""
+
+    def stat(self, key: str) -> ObjectInfo:
+        if key == keys.table_hint("t"):
+            self.delete([key])
+        return super().stat(key)
+
+
 def _paths_of(store: Store, number: int) -> set[str]:
     cut = published(store).cut(number)
     assert cut is not None
-    paths = published(store).paths(cut.tables["t"])
+    paths = published(store).all_locations(cut.tables["t"])
     return {path.removeprefix("s3://bucket/store/") for path in paths}

@@ -293,7 +293,7 @@ def test_a_dropped_table_leaves_the_cut_when_its_objects_are_deleted(
     commit(store, [b"a"])
     _sync(store)
     shown = newest(store).tables["t"]
-    files = published(store).table(shown).files
+    files = published(store).table_state(shown).files
     store.delete_topic("t")
     store.tables.sync()
     store.create_topic("u", config={"table.format": "iceberg"})
@@ -301,7 +301,7 @@ def test_a_dropped_table_leaves_the_cut_when_its_objects_are_deleted(
         clock.advance(DAY_MS // 2)
         store.vacuum(expire=False)
         if day == 0:  # The grace period.
-            published(store).table(shown)
+            published(store).table_state(shown)
             assert all(objects.stat(location_of(objects).key(path)) for path in files.data)
         store.tables.sync()
         assert store.tables.check(deep=True).ok

@@ -197,7 +197,7 @@ CHANGING = {
     "Uploaded",
     "Work",
     "_Buffer",
-    "_Changes",
+    "_StepBuilder",
     "_ContentSummary",
     "_Mark",
     "_Member",

@@ -15,7 +15,7 @@ from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
-from txnstore.tables.plan import DIRECT, Bounds, PartitionPlan, Step, Tail, Written, plan_partition, steps
+from txnstore.tables.plan import DIRECT, Bounds, PartitionPlan, Step, Tail, WrittenFiles, plan_partition, plan_steps
 
 TP = TopicPartition("t", 0)
 ROOT = "s3://bucket/"
@@ -74,11 +74,11 @@ class Table:
 
     def publish(self, slices: Sequence[Slice], bounds: Bounds) -> tuple[PartitionPlan, list[Step]]:
         plan = self.plan(slices, bounds)
-        written = Written(
+        written = WrittenFiles(
             {tail: self._tail(tail) for tail in plan.tails},
             {trim.file.path: self._deletes(trim.file, bounds.log_start) for trim in plan.trims},
         )
-        changes = steps(self.files, [plan], written)
+        changes = plan_steps(self.files, [plan], written)
         for step in changes:
             self._apply(step)
         self.bounds = bounds
@@ -198,8 +198,8 @@ def test_a_direct_file_with_shown_and_new_rows_is_preceded_by_a_copy_of_the_new_
 
 def test_offsets_without_rows_that_are_joined_to_shown_rows_are_no_new_rows() -> None:
     table = _shown(range(4), _loose(0, 4, 4))
-    assert not table.plan(whole(_loose(0, 9, 4)), Bounds()).changes
-    assert not table.plan(whole(_loose(0, 2, 2, "first"), _loose(2, 9, 2, "second")), Bounds()).changes
+    assert not table.plan(whole(_loose(0, 9, 4)), Bounds()).has_changes
+    assert not table.plan(whole(_loose(0, 2, 2, "first"), _loose(2, 9, 2, "second")), Bounds()).has_changes
     direct = table.plan(whole(batch(0, 9, 4, "direct")), Bounds())
     assert (direct.appended, len(direct.outdated), len(direct.replacing)) == ((), 1, 1)
 
@@ -239,7 +239,7 @@ def test_a_file_that_the_log_start_is_in_is_trimmed_once_for_each_log_start() ->
         assert [(trim.file.first, trim.below.limit) for trim in plan.trims] == [(0, log_start)]
         assert [step.operation for step in changes] == ["delete"]
         assert table.shown == [*range(log_start, 8)]
-        assert not table.plan(slices, Bounds(log_start)).changes
+        assert not table.plan(slices, Bounds(log_start)).has_changes
     assert len(table.files.deletes) == 1
 
 

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
 from txnstore.catalog.iceberg.location import Location
 from txnstore.errors import TxnStoreError
-from txnstore.tables.published import missing
+from txnstore.tables.published import missing_error
 from txnstore.tables.serve.messages import RefusedError, Request, Response, encode
 
 _LOG = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class Router:
             shown = self._at(prefix, uncached=True)
             response = self._loaded(request, shown, name)
         if response is None and self._cuts.numbered(shown.number + 1) is None:
-            raise missing(shown.tables[name].metadata)
+            raise missing_error(shown.tables[name].metadata)
         if response is None:
             raise _deleted(shown.number)
         return response
