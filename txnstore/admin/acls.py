@@ -83,8 +83,8 @@ class Acls:
         return self._change(ChangeAuthorization("off"))
 
     def settings(self) -> AuthorizationSettings:
-        """How the store checks commands."""
-        return _settings(self._authorization())
+        """The settings by which the store checks commands."""
+        return _settings_of(self._authorization())
 
     def create(self, acls: Iterable[Acl] | Acl) -> tuple[Acl, ...]:
         """Create rules, in one entry; returns those that did not exist.
@@ -94,13 +94,13 @@ class Acls:
             ClusterAuthorizationError: The caller has no right to ALTER the cluster.
             UnknownOutcomeError: The change may be known to a part of the chains only; repeat the call.
         """
-        rules = _acls(acls)
+        rules = _checked_acls(acls)
         changed: ChangedAcls = self._connection.submit(ChangeAcls(created=rules))
         return changed.created
 
     def delete(self, acls: Iterable[Acl] | Acl) -> tuple[Acl, ...]:
         """Delete exactly these rules, in one entry; returns those that existed. Raises what :meth:`create` raises."""
-        rules = _acls(acls)
+        rules = _checked_acls(acls)
         changed: ChangedAcls = self._connection.submit(ChangeAcls(deleted=rules))
         return changed.deleted
 
@@ -122,7 +122,7 @@ class Acls:
                 every name (Kafka's pattern type MATCH).
         """
         if principal is not None:
-            _principal(principal)
+            _check_principal_text(principal)
         if resource_type is not None:
             check_choice("resource_type", resource_type, get_args(ResourceType))
         return [
@@ -130,15 +130,15 @@ class Acls:
             for acl in self._authorization().sorted_acls
             if principal in (None, acl.principal)
             and resource_type in (None, acl.resource_type)
-            and (resource_name is None or _is_for(acl, resource_name, matching=matching))
+            and (resource_name is None or _applies_to(acl, resource_name, matching=matching))
         ]
 
     def explain(
         self, principal: str, operation: Operation, resource_type: ResourceType, resource_name: str = CLUSTER
     ) -> Verdict:
         """Whether a principal may do this to the resource of this name, and what decides that."""
-        _principal(principal)
-        check_acl(Acl(principal, "ALLOW", *_checked(operation, resource_type), resource_name))
+        _check_principal_text(principal)
+        check_acl(Acl(principal, "ALLOW", *_check_words(operation, resource_type), resource_name))
         return self._authorization().explain(principal, operation, resource_type, resource_name)
 
     def policy(self, principal: str, provider: Provider = "aws") -> StoragePolicy:
@@ -155,16 +155,16 @@ class Acls:
         Raises:
             InvalidConfigError: The store is in no bucket, or the principal has no right to anything.
         """
-        _principal(principal)
+        _check_principal_text(principal)
         check_choice("provider", provider, get_args(Provider))
         state = self._connection.chain.refresh()
         topics = {name: _inline_bytes(topic) for name, topic in items_of(state.topics)}
-        where = self._connection.store_id, topics, self._connection.url
-        return storage_policy(state.authorization, principal, *where, provider)
+        store_place = self._connection.store_id, topics, self._connection.url
+        return storage_policy(state.authorization, principal, *store_place, provider)
 
     def _change(self, command: ChangeAuthorization) -> AuthorizationSettings:
         authorization: Authorization = self._connection.submit(command)
-        return _settings(authorization)
+        return _settings_of(authorization)
 
     def _authorization(self) -> Authorization:
         return self._connection.chain.refresh().authorization
@@ -178,39 +178,41 @@ def _inline_bytes(topic: CatalogTopic) -> int | None:
         return None
 
 
-def _settings(authorization: Authorization) -> AuthorizationSettings:
+def _settings_of(authorization: Authorization) -> AuthorizationSettings:
     users = tuple(sorted(authorization.super_users))
     return AuthorizationSettings(authorization.mode, users, authorization.allow_if_no_acl, len(authorization.acls))
 
 
-def _acls(acls: Iterable[Acl] | Acl) -> tuple[Acl, ...]:
-    """The rules, of which each is checked: an unknown word is refused with those that are known."""
+def _checked_acls(acls: Iterable[Acl] | Acl) -> tuple[Acl, ...]:
+    """Check rules, and return them as a tuple; an unknown word is refused with the known ones."""
     rules = (acls,) if isinstance(acls, Acl) else tuple(acls)
     for acl in rules:
         if not isinstance(cast("object", acl), Acl):
             msg = f"a rule is a txnstore.Acl, not {acl!r:.100}"
             raise InvalidConfigError(msg)
-        _checked(acl.operation, acl.resource_type)
+        _check_words(acl.operation, acl.resource_type)
         check_choice("permission", acl.permission, get_args(Permission))
         check_choice("pattern_type", acl.pattern_type, get_args(PatternType))
         check_acl(acl)
     return rules
 
 
-def _checked(operation: Operation, resource_type: ResourceType) -> tuple[Operation, ResourceType]:
+def _check_words(operation: Operation, resource_type: ResourceType) -> tuple[Operation, ResourceType]:
+    """Check an operation and a type of resource, and return both."""
     check_choice("operation", operation, get_args(Operation))
     check_choice("resource_type", resource_type, get_args(ResourceType))
     return operation, resource_type
 
 
-def _principal(name: Any) -> None:
+def _check_principal_text(name: Any) -> None:
     if not isinstance(name, str):
         msg = f"a principal is a text, such as 'User:billing', not {name!r:.100}"
         raise InvalidConfigError(msg)
     check_principal(name)
 
 
-def _is_for(acl: Acl, name: str, *, matching: bool) -> bool:
+def _applies_to(acl: Acl, name: str, *, matching: bool) -> bool:
+    """Whether a rule has this resource name or, with ``matching``, applies to the resource of this name."""
     if acl.resource_name == name or not matching:
         return acl.resource_name == name
     if acl.pattern_type == "PREFIXED":

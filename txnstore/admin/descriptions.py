@@ -1,6 +1,6 @@
-"""What operators see of transactions and producers: the values that ``admin/transactions.py`` returns (KIP-664).
+"""Descriptions of transactions and producers for operators, which ``admin/transactions.py`` returns (KIP-664).
 
-Those of groups are in ``admin/groups.py``. Times are in milliseconds since the epoch.
+Descriptions of groups are in ``admin/groups.py``. Times are in milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class TransactionHistory:
 
     Attributes:
         transactional_id: The id.
-        steps: What happened, in order.
+        steps: The steps, in order.
         complete: Whether the entries were read from the first one on.
         deleted: For each chain, the last entry that a vacuum may have deleted; 0: none.
         limited: Whether entries of the requested time were left out because of the limit on their number.

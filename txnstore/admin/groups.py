@@ -121,19 +121,19 @@ class GroupDescription:
 
 
 def list_groups(connection: Connection) -> list[GroupDescription]:
-    """All groups by name."""
+    """Describe all groups, by name."""
     view = connection.view()
     return [
-        _described(view, name, group, _live_members(connection, view, name))
+        _describe(view, name, group, _live_members(connection, view, name))
         for name, group in sorted(view.groups.items())
         if exists(group)
     ]
 
 
 def describe_group(connection: Connection, name: str) -> GroupDescription:
-    """See :meth:`txnstore.Store.group`."""
+    """Describe a group."""
     view = connection.view()
-    return _described(view, name, _find(view, check_id("group", name)), _live_members(connection, view, name))
+    return _describe(view, name, _existing_group(view, check_id("group", name)), _live_members(connection, view, name))
 
 
 def delete_group(connection: Connection, name: str) -> None:
@@ -147,7 +147,7 @@ def remove_members(connection: Connection, name: str) -> int:
     Members that are alive lose nothing but their membership: their gateway is refused its next generation, their
     commits are refused, and they join again.
     """
-    group = _find(connection.view(), check_id("group", name))
+    group = _existing_group(connection.view(), check_id("group", name))
     if not group.has_members_at_gateway:
         return 0
     if group.classic is None:
@@ -171,7 +171,10 @@ def reset_offsets(
     if isinstance(to, Mapping):
         items = tuple(group_offset(tp, value) for tp, value in to.items())
     else:
-        items = tuple(group_offset(tp, _target(connection, view, tp, to)) for tp in _partitions(view, name, topics))
+        items = tuple(
+            group_offset(tp, _target_offset(connection, view, tp, to))
+            for tp in _partitions_to_reset(view, name, topics)
+        )
     for item in items:
         check_offset(item.tp, view.find_partition(item.tp), Isolation.READ_UNCOMMITTED, item.offset)
     if items and not dry_run:
@@ -179,30 +182,31 @@ def reset_offsets(
     return {item.tp: item.offset for item in items}
 
 
-def _partitions(view: View, name: str, topics: Sequence[str] | None) -> list[TopicPartition]:
+def _partitions_to_reset(view: View, name: str, topics: Sequence[str] | None) -> list[TopicPartition]:
+    """All partitions of the topics; without topics, those in which the group has committed."""
     if topics is not None:
         names = [topics] if isinstance(topics, str) else check_names("topics", topics)
         counts = {topic: view.find_topic(topic).partitions for topic in names}
         return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
-    return sorted(_find(view, name).offsets)
+    return sorted(_existing_group(view, name).offsets)
 
 
-def _target(connection: Connection, view: View, tp: TopicPartition, to: Time) -> int:
+def _target_offset(connection: Connection, view: View, tp: TopicPartition, to: Time) -> int:
     partition = view.find_partition(tp)
     latest = partition.last_stable_offset
     if to == "earliest":
         return partition.log_start
     if to == "latest":
         return latest
-    moment = check_time("to, if it is not 'earliest', 'latest' or offsets by partition,", to, round_up=True)
+    time_ms = check_time("to, if it is not 'earliest', 'latest' or offsets by partition,", to, round_up=True)
     load("txnstore.read.plan")
     from txnstore.read.plan import offset_for_time
 
-    first = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, moment)
+    first = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, time_ms)
     return first.offset if first is not None else latest
 
 
-def _find(view: View, name: str) -> Group:
+def _existing_group(view: View, name: str) -> Group:
     group = view.groups.get(name)
     if group is None or not exists(group):
         names = [other for other in view.groups if exists(view.groups[other])]
@@ -212,7 +216,7 @@ def _find(view: View, name: str) -> Group:
 
 
 def _live_members(connection: Connection, view: View, name: str) -> list[Member | ClassicMember]:
-    """The members of a group by member id, but those whose leases have expired, as this process measures them."""
+    """The members of a group by member id, without those whose leases have expired for this process."""
     group = view.groups.get(name, Group())
     if group.classic_members:
         return list(group.classic_members)
@@ -220,10 +224,11 @@ def _live_members(connection: Connection, view: View, name: str) -> list[Member 
     return [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
 
 
-def _described(view: View, name: str, group: Group, live: list[Member | ClassicMember]) -> GroupDescription:
+def _describe(view: View, name: str, group: Group, live: list[Member | ClassicMember]) -> GroupDescription:
     members = [member for member in live if isinstance(member, Member)]
-    described = [
-        _member(group, member) if isinstance(member, Member) else _classic_member(group, member) for member in live
+    member_descriptions = [
+        _describe_member(group, member) if isinstance(member, Member) else _describe_classic_member(group, member)
+        for member in live
     ]
     if not live:
         state = "Empty"
@@ -236,8 +241,8 @@ def _described(view: View, name: str, group: Group, live: list[Member | ClassicM
         state=state,
         generation=group.generation,
         last_transactional_id=view.transactional_ids.get(group.last_producer[0]) if group.last_producer else None,
-        members=tuple(described),
-        positions=tuple(_positions(view, name, group, described)),
+        members=tuple(member_descriptions),
+        positions=tuple(_positions(view, name, group, member_descriptions)),
         kind=group.kind,
         protocol_type=group.classic.protocol_type if group.classic is not None else None,
         protocol=group.classic.protocol if group.classic is not None else None,
@@ -245,7 +250,7 @@ def _described(view: View, name: str, group: Group, live: list[Member | ClassicM
     )
 
 
-def _member(group: Group, member: Member) -> GroupMember:
+def _describe_member(group: Group, member: Member) -> GroupMember:
     return GroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -257,7 +262,7 @@ def _member(group: Group, member: Member) -> GroupMember:
     )
 
 
-def _classic_member(group: Group, member: ClassicMember) -> GroupMember:
+def _describe_classic_member(group: Group, member: ClassicMember) -> GroupMember:
     protocol_type = group.classic.protocol_type if group.classic is not None else None
     return GroupMember(
         member_id=member.member_id,
@@ -265,14 +270,14 @@ def _classic_member(group: Group, member: ClassicMember) -> GroupMember:
         topics=tuple(sorted(subscribed_topics(protocol_type, member.subscription) or ())),
         assigned=assigned_partitions(protocol_type, member.assignment),
         waits_for=(),
-        expires_at=None,
+        expires_at=None,  # The gateway times the session, and does not store it.
         client_id=member.client_id,
         client_host=member.client_host,
     )
 
 
 def _positions(view: View, name: str, group: Group, members: list[GroupMember]) -> list[GroupPosition]:
-    """The existing partitions in which the group has committed or pending offsets, or members."""
+    """The positions of a group in the existing partitions where it has offsets or members."""
     owners = {tp: member.member_id for member in members for tp in member.assigned}
     pending = {tp for offsets in group.pending.values() for tp in offsets}
     positions = []

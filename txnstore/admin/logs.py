@@ -15,7 +15,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.validation import check_integer
 
-#: How many entries are read at once.
+#: The number of entries that are read at the same time.
 _WINDOW = 256
 
 
@@ -50,7 +50,7 @@ def dump_log(
     stop: int | None = None,
     entries: int = HISTORY_ENTRIES,
 ) -> LogDump:
-    """See :meth:`txnstore.Store.dump_log`."""
+    """Read the log of a partition with its markers. One GET for each entry that is read."""
     check_integer("entries", entries, 0)
     for name, offset in (("start", start), ("stop", stop)):
         if offset is not None:
@@ -62,12 +62,12 @@ def dump_log(
     first = log.log_start if start is None else max(start, log.log_start)
     head = view.states[chain].sequence
     traces, oldest, deleted = Traces([tp]), head + 1, connection.chains[chain].boundaries.last().sequence
-    for happened in _backwards(connection, chain, head, deleted, entries):
+    for happened in _newest_first(connection, chain, head, deleted, entries):
         traces.add(happened)
         oldest = happened.sequence
         if traces.reach(tp, first):
             break
-    missing = not traces.reach(tp, first) and first < log.high_watermark
+    is_incomplete = not traces.reach(tp, first) and first < log.high_watermark
     lines = log_lines(log, traces.of[tp], view.transactional_ids, view.chains)
     return LogDump(
         log_start=log.log_start,
@@ -75,19 +75,19 @@ def dump_log(
         high_watermark=log.high_watermark,
         chain=chain,
         lines=tuple(line for line in lines if line.last_offset >= first and (stop is None or line.base_offset < stop)),
-        deleted=deleted if missing and oldest == deleted + 1 else 0,
-        limited=missing and oldest > deleted + 1,
+        deleted=deleted if is_incomplete and oldest == deleted + 1 else 0,
+        limited=is_incomplete and oldest > deleted + 1,
     )
 
 
-def _backwards(connection: Connection, chain: int, head: int, deleted: int, entries: int) -> Iterator[Happened]:
-    """The newest entries of a chain, from the newest one on."""
+def _newest_first(connection: Connection, chain: int, head: int, deleted: int, entries: int) -> Iterator[Happened]:
+    """Read at most ``entries`` entries of a chain, the newest one first."""
     objects, keys = connection.objects, connection.keys
-    last = max(deleted, head - entries)
-    for end in range(head, last, -_WINDOW):
-        numbers = range(end, max(last, end - _WINDOW), -1)
-        found = connection.pool.map(lambda number: read_entry(objects, keys, chain, number), numbers)
-        for number, read in zip(numbers, found, strict=True):
+    stop_before = max(deleted, head - entries)
+    for end in range(head, stop_before, -_WINDOW):
+        numbers = range(end, max(stop_before, end - _WINDOW), -1)
+        results = connection.pool.map(lambda number: read_entry(objects, keys, chain, number), numbers)
+        for number, read in zip(numbers, results, strict=True):
             if read is None:
                 if number <= connection.chains[chain].boundaries.last().sequence:
                     return  # A vacuum has deleted it meanwhile.

@@ -1,7 +1,7 @@
-"""What a principal needs of the storage, from the rules of a store, and its print as a policy for S3.
+"""The requests to the storage that the rules allow a principal, as a policy for S3.
 
-A policy grants the requests of the commands that the rules allow, and nothing else. It is all that binds a process
-which does not use this library. What no policy can say is in :attr:`StoragePolicy.notes`.
+A policy grants the requests of the commands that the rules allow, and nothing else. Only the policy binds a process
+that does not use this library. :attr:`StoragePolicy.notes` names the limits of the policy.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _ACTIONS: dict[Request, tuple[str, ...]] = {
     "list": ("s3:ListBucket",),
     "settings": ("s3:GetBucketVersioning", "s3:GetLifecycleConfiguration"),
 }
-#: The objects of a check that the storage creates no name twice.
-_PROBES = f"{PROBE_FOLDER}/*"
-#: What a name in a policy must not contain, because it stands for other text there.
-_SPECIAL = "*?$"
-#: So many names of topics are in a note.
-_SHOWN = 5
+#: The objects of the check that the storage supports create-if-absent.
+_PROBE_OBJECTS = f"{PROBE_FOLDER}/*"
+#: The characters that stand for other text in a policy, so that names must not contain them.
+_WILDCARDS = "*?$"
+#: The most names of topics in a note.
+_MAX_NAMED_TOPICS = 5
 #: The most characters of a managed policy of AWS, white space not counted.
-_AWS_LIMIT = 6_144
-#: The operations for which a process only reads, or which need another one that does not.
-_READING: dict[ResourceType, frozenset[Operation]] = {
+_AWS_MAX_CHARS = 6_144
+#: The operations for which a process only reads, or that are useless without one for which it writes.
+_READ_OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     "TOPIC": frozenset({"READ", "DESCRIBE", "DESCRIBE_CONFIGS"}),
     "GROUP": frozenset({"DESCRIBE", "DESCRIBE_CONFIGS"}),
     "TRANSACTIONAL_ID": frozenset({"DESCRIBE", "TWO_PHASE_COMMIT"}),
@@ -53,7 +53,7 @@ class Need(NamedTuple):
     """Requests that a principal needs, or with ``denied`` must not make.
 
     Attributes:
-        name: What for, as the ``Sid`` of a statement.
+        name: The purpose, as the ``Sid`` of a statement.
         requests: The kinds of requests.
         keys: Patterns of keys, in which ``*`` is any text; empty: the requests are for the bucket.
         denied: Whether they are refused, also where another need has them.
@@ -73,7 +73,7 @@ class StoragePolicy:
         principal: The principal that it is for.
         provider: ``aws`` or ``minio``.
         document: The policy, in the language of AWS IAM, as a JSON object.
-        notes: What the policy cannot do, and what to do about it, a sentence or more each.
+        notes: The limits of the policy, and what to do about them, a sentence or more each.
         unreadable: The topics whose settings cannot be read, so that the notes may say too little of them.
     """
 
@@ -92,29 +92,31 @@ def storage_policy(
     root: str,
     provider: Provider,
 ) -> StoragePolicy:
-    """The policy of a principal, as if the rules were checked already.
+    """Return the policy of a principal, as if the rules were checked already.
 
     Args:
         topics: The names of all topics, with their ``inline.bytes``; None: it cannot be read.
         root: The URL of the store: ``s3://bucket/prefix``.
-        provider: Whose policy language: MinIO has no condition that lets objects only be created.
+        provider: The provider: MinIO has no condition that lets objects only be created.
 
     Raises:
         InvalidConfigError: The store is in no bucket, or the principal has no right to anything.
     """
-    bucket, prefix = _place(root)
+    bucket, prefix = _bucket_and_prefix(root)
     declared = replace(authorization, mode="declared")
-    needs = needs_of(declared, principal, store_id, topics)
+    needs = storage_needs(declared, principal, store_id, topics)
     if not needs:
         msg = f"{principal} has no right to anything in this store, so there is no policy for it: create a rule first"
         raise InvalidConfigError(msg)
-    document = document_of(needs, bucket, prefix, provider)
+    document = policy_document(needs, bucket, prefix, provider)
     notes = [*_notes(declared, principal, topics, provider)]
     if authorization.mode == "off":
         notes.append("No process checks the rules of this store yet: enable them.")
     size = len(json.dumps(document, separators=(",", ":")))
-    if provider == "aws" and size > _AWS_LIMIT:
-        notes.append(f"AWS takes {_AWS_LIMIT:,} characters, and these are {size:,}: give rules for prefixes of names.")
+    if provider == "aws" and size > _AWS_MAX_CHARS:
+        notes.append(
+            f"AWS takes {_AWS_MAX_CHARS:,} characters, and these are {size:,}: give rules for prefixes of names."
+        )
     unreadable = tuple(sorted(name for name, size in topics.items() if size is None))
     if unreadable:
         notes.append(
@@ -124,8 +126,8 @@ def storage_policy(
     return StoragePolicy(principal, provider, document, tuple(notes), unreadable)
 
 
-def needs_of(authorization: Authorization, principal: str, store_id: str, topics: Iterable[str]) -> list[Need]:
-    """What a principal needs of the storage, to do all that the rules allow; nothing if they allow nothing."""
+def storage_needs(authorization: Authorization, principal: str, store_id: str, topics: Iterable[str]) -> list[Need]:
+    """The requests that a principal needs for all that the rules allow; empty if they allow nothing."""
     if principal in authorization.super_users:
         return [_BUCKET, Need("Everything", ("get", "put", "delete"), ("*",))]
     if _is_operator(authorization, principal):
@@ -139,29 +141,29 @@ def needs_of(authorization: Authorization, principal: str, store_id: str, topics
         return []
     names = list(topics)
     needs = [Need("List", ("list",)), Need("ReadChains", ("get",), (STORE, f"{CHAINS}*"))]
-    if _commits(authorization, principal):
+    if _may_commit(authorization, principal):
         entries = f"{Keys(store_id).chains}*/entries/*"
         needs += [
             Need("CreateEntries", ("create",), (entries,)),
-            Need("CheckStorage", ("get", "put", "delete"), (_PROBES,)),
+            Need("CheckStorage", ("get", "put", "delete"), (_PROBE_OBJECTS,)),
         ]
-    needs += _of_topics("ReadTopics", "get", patterns_of(authorization, principal, "READ", "TOPIC", names))
-    needs += _of_topics("WriteTopics", "put", patterns_of(authorization, principal, "WRITE", "TOPIC", names))
+    needs += _topic_needs("ReadTopics", "get", patterns_of(authorization, principal, "READ", "TOPIC", names))
+    needs += _topic_needs("WriteTopics", "put", patterns_of(authorization, principal, "WRITE", "TOPIC", names))
     return needs
 
 
 _BUCKET = Need("Bucket", ("list", "settings"))
 
 
-def _of_topics(name: str, request: Request, patterns: Patterns) -> list[Need]:
-    """The need for the segments of topics. Segments of two topics are never in one object."""
-    allowed, denied = _keys(patterns.allowed), _keys(patterns.denied)
+def _topic_needs(name: str, request: Request, patterns: Patterns) -> list[Need]:
+    """The needs for the segments of topics; no object has segments of two topics."""
+    allowed, denied = _key_patterns(patterns.allowed), _key_patterns(patterns.denied)
     needs = [Need(name, (request,), allowed)] if allowed else []
     return [*needs, Need(f"No{name}", (request,), denied, denied=True)] if allowed and denied else needs
 
 
-def _keys(patterns: Iterable[Pattern]) -> tuple[str, ...]:
-    """The keys of the segments of topics; a name that no topic can have is left out."""
+def _key_patterns(patterns: Iterable[Pattern]) -> tuple[str, ...]:
+    """The patterns of keys of topics' segments, without invalid topic names."""
     return tuple(
         f"{TOPICS}{pattern.name}{'*' if pattern.prefixed and pattern.name else ''}{'/*' if pattern.name else '*'}"
         for pattern in patterns
@@ -181,9 +183,9 @@ def _is_operator(authorization: Authorization, principal: str) -> bool:
     return authorization.allows(principal, "CLUSTER_ACTION", "CLUSTER", CLUSTER)
 
 
-def _commits(authorization: Authorization, principal: str) -> bool:
-    """Whether the rules allow a command, which is an entry."""
-    return _may_any(authorization, principal, {kind: OPERATIONS[kind] - _READING[kind] for kind in OPERATIONS})
+def _may_commit(authorization: Authorization, principal: str) -> bool:
+    """Whether the rules allow any command that creates an entry."""
+    return _may_any(authorization, principal, {kind: OPERATIONS[kind] - _READ_OPERATIONS[kind] for kind in OPERATIONS})
 
 
 def _may_any(
@@ -194,7 +196,7 @@ def _may_any(
     )
 
 
-# What it cannot do ----------------------------------------------------------------------------------------------------
+# Limits of a policy ---------------------------------------------------------------------------------------------------
 
 
 def _notes(
@@ -207,7 +209,7 @@ def _notes(
         if principal not in authorization.super_users:
             yield "CLUSTER_ACTION is for compactions, which read and write all topics, whatever its other rules are."
         return
-    if _commits(authorization, principal):
+    if _may_commit(authorization, principal):
         yield (
             "Who may create entries may write any event, also of foreign topics, groups, transactional ids and rules, "
             "in the name of any principal, or stop the store with an object that is no entry. This policy limits "
@@ -224,9 +226,11 @@ def _notes(
     yield "It sees the names, settings, schemas and offsets of all topics and groups, which are in the chains."
     inlined = sorted(name for name, size in topics.items() if size and not readable.allow(name))
     if inlined:
-        shown = ", ".join(inlined[:_SHOWN]) + (f" and {len(inlined) - _SHOWN} more" if len(inlined) > _SHOWN else "")
+        names = ", ".join(inlined[:_MAX_NAMED_TOPICS]) + (
+            f" and {len(inlined) - _MAX_NAMED_TOPICS} more" if len(inlined) > _MAX_NAMED_TOPICS else ""
+        )
         yield (
-            f"Small commits are in the entries, which it reads, also those to topics that it may not read ({shown}): "
+            f"Small commits are in the entries, which it reads, also those to topics that it may not read ({names}): "
             "set inline.bytes=0 for these. What is in entries already stays there until it was compacted and vacuumed."
         )
     yield "It may list the names of all objects of the bucket: give the store a bucket of its own."
@@ -234,11 +238,11 @@ def _notes(
         yield "A topic that is created later, and that no rule is for, needs a new policy."
 
 
-# The print ------------------------------------------------------------------------------------------------------------
+# The document ---------------------------------------------------------------------------------------------------------
 
 
-def document_of(needs: Iterable[Need], bucket: str, prefix: str, provider: Provider) -> dict[str, Any]:
-    """The policy for these needs, in the language of AWS IAM, which MinIO has a part of.
+def policy_document(needs: Iterable[Need], bucket: str, prefix: str, provider: Provider) -> dict[str, Any]:
+    """The policy for these needs in the language of AWS IAM, of which MinIO supports a part.
 
     ``list`` has no condition on ``s3:prefix``: a GET of an object that does not exist has none, so AWS would answer 403
     in the place of 404, by which a process finds the end of a chain; and neither has the HEAD of the bucket, by which
@@ -261,13 +265,13 @@ def _statement(need: Need, bucket: str, prefix: str, provider: Provider) -> dict
     return statement
 
 
-def _place(root: str) -> tuple[str, str]:
+def _bucket_and_prefix(root: str) -> tuple[str, str]:
     """The bucket and the prefix of a store."""
     scheme, _, path = root.partition("://")
     if scheme not in ("s3", "s3a"):
         msg = f"a policy is for a bucket, and the store is at {root}: there, the permissions of files decide"
         raise InvalidConfigError(msg)
-    if special := sorted(set(path) & set(_SPECIAL)):
+    if special := sorted(set(path) & set(_WILDCARDS)):
         msg = f"a policy cannot name {root}: {special[0]!r} stands for other text there"
         raise InvalidConfigError(msg)
     bucket, _, prefix = path.partition("/")

@@ -1,4 +1,4 @@
-"""The state of a store as numbers: what a monitoring system watches, whichever processes use the store."""
+"""The state of a store as numbers for a monitoring system, whichever processes use the store."""
 
 from __future__ import annotations
 
@@ -30,48 +30,52 @@ from txnstore.tables.published import published_of
 
 
 def store_metrics(connection: Connection, *, status: bool) -> StoreMetrics:
-    """The metrics of this process, with the state of the store if ``status``, whose requests are included."""
+    """Return the metrics of this process; with ``status`` also the state of the store, whose requests count."""
     current = store_status(connection) if status else None
     return replace(connection.metrics(), status=current)
 
 
 def store_status(connection: Connection) -> StoreStatus:
-    """The state at the heads of the chains. Two GETs for each chain: its head, and the hint to its checkpoint.
+    """Read the state at the heads of the chains. Two GETs for each chain: its head, and the hint to its checkpoint.
 
-    In a store with tables also those that find the newest cut.
+    In a store with tables, also the GETs that find the newest cut.
     """
     groups = list_groups(connection)
     view = connection.view(refresh=False)
     blocked = {part.tp: part.records for part in blocked_partitions(view)}
     logs = sorted(view.partitions.items())
     return StoreStatus(
-        chains=_chains(connection, view),
-        partitions=tuple(_partition(tp, log, blocked.get(tp, 0)) for tp, log in logs),
-        transactions=_transactions(view, connection.runtime.clock()),
+        chains=_chain_status(connection, view),
+        partitions=tuple(_partition_status(tp, log, blocked.get(tp, 0)) for tp, log in logs),
+        transactions=_transaction_status(view, connection.runtime.clock()),
         groups=tuple(GroupStatus(group.group, group.state, group.generation, len(group.members)) for group in groups),
         lags=tuple(
             GroupLag(group.group, position.tp.topic, position.tp.partition, position.offset, position.lag)
             for group in groups
             for position in group.positions
         ),
-        tables=_tables(connection, view),
+        tables=_table_status(connection, view),
     )
 
 
-def _chains(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
+def _chain_status(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
     numbers = range(view.chains)
     hints = connection.chains.concurrently(
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
     )
     # Another process may have written a checkpoint of entries after the view.
-    saved = {number: checkpoint.decode_hint(connection.keys, number, hints[number]).sequence for number in numbers}
+    checkpoint_sequences = {
+        number: checkpoint.decode_hint(connection.keys, number, hints[number]).sequence for number in numbers
+    }
     return tuple(
-        ChainStatus(state.chain, state.sequence, min(saved[state.chain], state.sequence), state.journal_watermark)
+        ChainStatus(
+            state.chain, state.sequence, min(checkpoint_sequences[state.chain], state.sequence), state.journal_watermark
+        )
         for state in view.states
     )
 
 
-def _partition(tp: TopicPartition, log: Partition, blocked: int) -> PartitionStatus:
+def _partition_status(tp: TopicPartition, log: Partition, blocked: int) -> PartitionStatus:
     return PartitionStatus(
         topic=tp.topic,
         partition=tp.partition,
@@ -85,7 +89,7 @@ def _partition(tp: TopicPartition, log: Partition, blocked: int) -> PartitionSta
     )
 
 
-def _tables(connection: Connection, view: View) -> tuple[TableStatus, ...]:
+def _table_status(connection: Connection, view: View) -> tuple[TableStatus, ...]:
     names = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
     cut = published_of(connection).newest() if names else None
     if cut is None:
@@ -99,7 +103,7 @@ def _tables(connection: Connection, view: View) -> tuple[TableStatus, ...]:
     )
 
 
-def _transactions(view: View, now: int) -> tuple[TransactionStatus, ...]:
+def _transaction_status(view: View, now: int) -> tuple[TransactionStatus, ...]:
     return tuple(
         TransactionStatus(
             transactional_id=name,

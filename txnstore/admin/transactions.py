@@ -59,26 +59,26 @@ def list_transactions(
     producer_id: int | None = None,
     pattern: str | None = None,
 ) -> list[Transaction]:
-    """The transactions by id that pass all filters (ADM-01)."""
-    required, expression = _state(state), check_expression(pattern)
+    """Return the transactions by id that match all filters (ADM-01)."""
+    wanted_state, expression = _parse_state(state), check_expression(pattern)
     age_ms = None if older_than is None else check_milliseconds("older_than", older_than)
     if producer_id is not None:
         check_integer("producer_id", producer_id)
     view = connection.view()
-    limit = None if age_ms is None else connection.runtime.clock() - age_ms
+    started_until = None if age_ms is None else connection.runtime.clock() - age_ms
     return [
         txn
-        for name, txn in sorted(view.transactions.items())
-        if (required is None or txn.state is required)
-        and (limit is None or (txn.started_at is not None and txn.started_at <= limit))
+        for transactional_id, txn in sorted(view.transactions.items())
+        if (wanted_state is None or txn.state is wanted_state)
+        and (started_until is None or (txn.started_at is not None and txn.started_at <= started_until))
         and producer_id in (None, txn.producer_id)
-        and (expression is None or expression.fullmatch(name))
+        and (expression is None or expression.fullmatch(transactional_id))
     ]
 
 
 def describe_transaction(view: View, transactional_id: str) -> TransactionDescription:
-    """See :meth:`txnstore.Store.transaction`."""
-    txn = _find(view, transactional_id)
+    """Describe the last transaction of an id."""
+    txn = _existing_transaction(view, transactional_id)
     partitions, groups = sorted(txn.partitions), sorted(txn.groups)
     if txn.state in DECIDED:
         lacking = {state.chain for state in view.states if lacks_markers(state, txn.producer_id, txn.epoch)}
@@ -105,7 +105,7 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
 
 
 def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescription]:
-    """See :meth:`txnstore.Store.producers`."""
+    """Describe the producers of a partition, by id."""
     log = partition_log(view, tp)
     return [
         ProducerDescription(
@@ -121,7 +121,7 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
 
 
 def find_hanging(connection: Connection, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
-    """The hanging transactions, first by partition, then by group; see :meth:`txnstore.Store.find_hanging`."""
+    """Find hanging transactions, first by partition, then by group."""
     late_ms = check_milliseconds("late", late)
     view = connection.view()
     if topic is not None and check_topic_name(topic) not in view.topics:
@@ -132,6 +132,7 @@ def find_hanging(connection: Connection, topic: str | None = None, late: float =
 
 
 def _hanging_data(view: View, topic: str | None, now: int, late_ms: int) -> Iterator[HangingTransaction]:
+    """The hanging transactions with open records, by partition."""
     blocked = {part.tp for part in blocked_partitions(view)}
     for tp in sorted(view.partitions):
         log = view.log(tp)
@@ -139,7 +140,7 @@ def _hanging_data(view: View, topic: str | None, now: int, late_ms: int) -> Iter
             continue
         for producer_id, first_offset in sorted(log.open_txns.items(), key=lambda item: item[0]):
             txn = known_transaction(view, tp, producer_id)
-            reason = _reason(txn, now, late_ms, blocks=tp in blocked)
+            reason = _hanging_reason(txn, now, late_ms, blocks=tp in blocked)
             if reason is not None:
                 producer = log.producers[producer_id]
                 name = view.transactional_ids.get(producer_id)
@@ -149,13 +150,14 @@ def _hanging_data(view: View, topic: str | None, now: int, late_ms: int) -> Iter
 
 
 def _hanging_offsets(view: View, topic: str | None, now: int, late_ms: int) -> Iterator[HangingTransaction]:
+    """The hanging transactions with pending offsets, by group."""
     for group_id, group in sorted(view.groups.items()):
         for producer_id, pending in sorted(group.pending.items(), key=lambda item: item[0]):
             if topic is not None and all(tp.topic != topic for tp in pending):
                 continue
             txn = view.owner(producer_id)
             owner = txn if txn is not None and group_id in txn.groups else None
-            reason = _reason(owner, now, late_ms, blocks=bool(pending))
+            reason = _hanging_reason(owner, now, late_ms, blocks=bool(pending))
             if reason is not None:
                 state = view.states[chain_of_group(group_id, view.chains)]
                 epoch = txn.epoch if txn is not None else fenced_epoch(state, producer_id)
@@ -164,11 +166,12 @@ def _hanging_offsets(view: View, topic: str | None, now: int, late_ms: int) -> I
                 yield HangingTransaction(None, producer_id, epoch, None, last, name, reason, group_id)
 
 
-def _reason(txn: Transaction | None, now: int, late_ms: int, *, blocks: bool) -> str | None:
-    """Why an open transaction hangs in a partition or group; None if it does not.
+def _hanging_reason(txn: Transaction | None, now: int, late_ms: int, *, blocks: bool) -> str | None:
+    """The reason why an open transaction hangs in a partition or group; None if it does not.
 
-    ``txn``: the transaction, if its coordinator knows it. ``blocks``: whether readers wait for it, so that it hangs as
-    soon as its timeout has passed.
+    Args:
+        txn: The transaction, if its coordinator knows it.
+        blocks: Whether readers wait for it, so that it hangs as soon as its timeout has passed.
     """
     if txn is None:
         return "unknown"
@@ -183,7 +186,7 @@ def transaction_history(
     limit: int = HISTORY_ENTRIES,
     since: int | None = None,
 ) -> TransactionHistory:
-    """See :meth:`txnstore.Store.transaction_history`."""
+    """Read the steps of the transactions of an id. One GET for each entry."""
     check_id("transactional.id", transactional_id)
     check_integer("limit", limit, 1)
     if since is not None:
@@ -191,26 +194,30 @@ def transaction_history(
     view, objects, keys = connection.view(), connection.objects, connection.keys
     deleted = tuple(connection.chains.boundaries())
     ranges = newest([state.sequence for state in view.states], limit, deleted)
-    places = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
-    chains: dict[int, list[Happened]] = {}
-    complete, cut = all(numbers.start <= 1 for numbers in ranges), set(range(len(ranges)))
-    for place, entry_and_size in zip(
-        places, connection.pool.map(lambda place: read_entry(objects, keys, *place), places), strict=True
+    entries = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
+    happened_by_chain: dict[int, list[Happened]] = {}
+    complete, cut_by_limit = all(numbers.start <= 1 for numbers in ranges), set(range(len(ranges)))
+    for chain_and_sequence, entry_and_size in zip(
+        entries,
+        connection.pool.map(lambda chain_and_sequence: read_entry(objects, keys, *chain_and_sequence), entries),
+        strict=True,
     ):
         if entry_and_size is None:
             complete = False
             continue
         if since is not None and entry_and_size[0].timestamp < since:
             complete = False
-            cut.discard(place[0])  # The limit has left out older entries only.
+            cut_by_limit.discard(chain_and_sequence[0])  # The limit omits only entries from before ``since``.
             continue
         entry = entry_and_size[0]
-        happened = Happened(place[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals)
-        chains.setdefault(place[0], []).append(happened)
-    steps = steps_of(transactional_id, chains)
+        happened = Happened(
+            chain_and_sequence[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals
+        )
+        happened_by_chain.setdefault(chain_and_sequence[0], []).append(happened)
+    steps = steps_of(transactional_id, happened_by_chain)
     if not steps:
-        _find(view, transactional_id)
-    limited = any(ranges[chain].start > deleted[chain] + 1 for chain in cut)
+        _existing_transaction(view, transactional_id)
+    limited = any(ranges[chain].start > deleted[chain] + 1 for chain in cut_by_limit)
     return TransactionHistory(transactional_id, tuple(steps), complete, deleted, limited)
 
 
@@ -219,7 +226,7 @@ def transaction_history(
 
 def abort_transaction(connection: Connection, transactional_id: str) -> bool:
     """See :meth:`txnstore.Store.abort_transaction`."""
-    return _abort(connection.coordinator, _find(connection.view(), transactional_id))
+    return _end_transaction(connection.coordinator, _existing_transaction(connection.view(), transactional_id))
 
 
 def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int) -> bool:
@@ -235,44 +242,44 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
         return False
     txn = view.owner(producer_id)
     if txn is not None and tp in txn.partitions:
-        return _abort(coordinator, txn)
-    connection.check_rights(CLUSTER_ACTION)  # No decision leads to the marker.
-    name, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
-    if txn is not None and txn.epoch <= epoch and not _abort(coordinator, txn):
-        # The marker takes the next epoch: this epoch must not append to the partition any more.
-        connection.submit(_init_again(connection, txn))
-    hanging = DecidedTransaction(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
-    number, coordinator_chain = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
+        return _end_transaction(coordinator, txn)
+    connection.check_rights(CLUSTER_ACTION)  # No coordinator has decided this marker.
+    transactional_id, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
+    if txn is not None and txn.epoch <= epoch and not _end_transaction(coordinator, txn):
+        # The marker has the next epoch, so the producer must not append with its epoch any more.
+        connection.submit(_reinitialize_command(connection, txn))
+    hanging = DecidedTransaction(transactional_id, producer_id, epoch, Outcome.ABORT, (tp,), ())
+    chain, coordinator_chain = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
     if not 0 <= coordinator_chain < len(chains):
-        coordinator_chain = number  # No chain has granted this producer id.
-    chains[number].submit(
+        coordinator_chain = chain  # No chain has granted this producer id.
+    chains[chain].submit(
         WriteMarkers(hanging, (coordinator_chain, view.states[coordinator_chain].sequence), copies_current=True)
     )
     return True
 
 
 def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, ProducerIdentity]:
-    """See :meth:`txnstore.Store.fence_producers`."""
+    """Fence the owners of ids and abort their open transactions (INIT-17); return the new identities."""
     names = [check_id("transactional.id", name) for name in check_names("transactional_ids", ids)]
     view = connection.view()
     identities: dict[str, ProducerIdentity] = {}
     for name in dict.fromkeys(names):
         txn = view.transactions.get(name)
-        command = InitProducer(name) if txn is None else _init_again(connection, txn)
+        command = InitProducer(name) if txn is None else _reinitialize_command(connection, txn)
         identity = identities[name] = connection.submit(command)
         extra = {"transactional_id": name, "producer_id": identity.producer_id, "epoch": identity.epoch}
         _LOG.info("producers fenced by an administrator", extra=extra)
     return identities
 
 
-def _init_again(connection: Connection, txn: Transaction) -> InitProducer:
-    """An init that keeps the timeout of the id; it may be longer than allowed if ``store.json`` was rebuilt."""
+def _reinitialize_command(connection: Connection, txn: Transaction) -> InitProducer:
+    """An init that keeps the timeout of the id, unless it exceeds the maximum of a rebuilt ``store.json``."""
     timeout_ms = min(txn.timeout_ms, connection.transaction_max_timeout_ms)
     return InitProducer(txn.transactional_id, timeout_ms, two_phase=txn.two_phase)
 
 
-def _abort(coordinator: Coordinator, txn: Transaction) -> bool:
-    """Abort the transaction, or complete it if it is decided; the command is the same."""
+def _end_transaction(coordinator: Coordinator, txn: Transaction) -> bool:
+    """Abort a transaction, or complete a decided one, with the same command; return whether one was open."""
     if txn.state is not TxnState.ONGOING and txn.state not in DECIDED:
         return False
     coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch)))
@@ -284,14 +291,14 @@ def _abort(coordinator: Coordinator, txn: Transaction) -> bool:
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
-def _state(name: str | None) -> TxnState | None:
-    """The state of a transaction of this name, in upper or lower case."""
+def _parse_state(name: str | None) -> TxnState | None:
+    """The state of a transaction with this name, in upper or lower case."""
     if name is None:
         return None
     return TxnState[check_choice("state", str(name).upper(), TxnState.__members__)]
 
 
-def _find(view: View, transactional_id: str) -> Transaction:
+def _existing_transaction(view: View, transactional_id: str) -> Transaction:
     txn = view.transactions.get(check_id("transactional.id", transactional_id))
     if txn is None:
         msg = f"there is no transactional id {transactional_id!r}{nearest(transactional_id, view.transactions)}"
@@ -300,7 +307,7 @@ def _find(view: View, transactional_id: str) -> Transaction:
 
 
 def partition_log(view: View, tp: TopicPartition) -> Partition:
-    """The log of a partition.
+    """Return the log of a partition.
 
     Raises:
         UnknownTopicOrPartitionError: There is no such partition.
@@ -314,6 +321,7 @@ def partition_log(view: View, tp: TopicPartition) -> Partition:
 
 
 def _open_data(view: View, producer_id: int) -> Iterator[OpenData]:
+    """The open batches of a producer, by partition."""
     for tp in sorted(view.partitions):
         log = view.partitions[tp]
         if producer_id in log.open_txns:

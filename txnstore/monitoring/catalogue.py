@@ -1,4 +1,4 @@
-"""The exported metrics: name, kind, unit, meaning, and where each value comes from. All exporters use this list."""
+"""The exported metrics: name, kind, unit, meaning, and the source of each value. All exporters use this list."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Metric:
 
     Attributes:
         name: Its name without prefix, as Prometheus has it; a counter has no suffix ``_total`` here.
-        help: One line that says what it measures.
+        help: The meaning, in one line.
         labels: The names of its labels.
         samples: Its values.
-        unit: The unit, if it is not a number of things: ``s`` or ``By`` (UCUM).
+        unit: The unit, if the value is not a count: ``s`` or ``By`` (UCUM).
     """
 
     name: str
@@ -38,7 +38,7 @@ class Durations:
 
     Attributes:
         name: Its name without prefix.
-        help: One line that says what it measures.
+        help: The meaning, in one line.
         kinds: The kinds of :attr:`~txnstore.metrics.StoreMetrics.durations` that it shows.
         label: The label with the kind; None if it shows only one.
     """
@@ -53,24 +53,26 @@ class Durations:
         return ((kind, metrics.durations[kind]) for kind in self.kinds if kind in metrics.durations)
 
 
-def _count(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+def _process_count(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
     return lambda metrics: [((), getattr(metrics, name))]
 
 
-def _status(rows: Callable[[StoreStatus], Iterable[Sample]]) -> Callable[[StoreMetrics], Iterable[Sample]]:
+def _from_status(rows: Callable[[StoreStatus], Iterable[Sample]]) -> Callable[[StoreMetrics], Iterable[Sample]]:
     return lambda metrics: rows(metrics.status) if metrics.status is not None else ()
 
 
-def _chains(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
-    return _status(lambda status: [((str(row.chain),), getattr(row, name)) for row in status.chains])
+def _by_chain(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _from_status(lambda status: [((str(row.chain),), getattr(row, name)) for row in status.chains])
 
 
-def _partitions(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
-    return _status(lambda status: [((row.topic, str(row.partition)), getattr(row, name)) for row in status.partitions])
+def _by_partition(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _from_status(
+        lambda status: [((row.topic, str(row.partition)), getattr(row, name)) for row in status.partitions]
+    )
 
 
-def _transactions(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
-    return _status(
+def _by_transaction(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _from_status(
         lambda status: [
             ((row.transactional_id, row.state, "true" if row.prepared else "false"), getattr(row, name))
             for row in status.transactions
@@ -78,14 +80,14 @@ def _transactions(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
     )
 
 
-def _tables(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
-    return _status(lambda status: [((row.topic,), getattr(row, name)) for row in status.tables])
+def _by_table(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _from_status(lambda status: [((row.topic,), getattr(row, name)) for row in status.tables])
 
 
-_PARTITION = ("topic", "partition")
-_TRANSACTION = ("transactional_id", "state", "prepared")
+_PARTITION_LABELS = ("topic", "partition")
+_TRANSACTION_LABELS = ("transactional_id", "state", "prepared")
 
-#: What this process has done since it opened the store.
+#: The counters of this process since it opened the store.
 PROCESS: tuple[Metric, ...] = (
     Metric(
         "requests",
@@ -93,27 +95,37 @@ PROCESS: tuple[Metric, ...] = (
         ("kind",),
         lambda metrics: [((kind,), getattr(metrics, f"{kind}s")) for kind in ("get", "put", "list", "delete")],
     ),
-    Metric("request_failures", "Requests that failed after all repetitions.", (), _count("failures")),
-    Metric("retries", "Repetitions of requests after a failure or an unknown outcome.", (), _count("retries")),
-    Metric("read_bytes", "Bytes read from the storage.", (), _count("bytes_in"), unit="By"),
-    Metric("written_bytes", "Bytes written to the storage.", (), _count("bytes_out"), unit="By"),
-    Metric("commits", "Entries that this process added to the chains.", (), _count("commits")),
+    Metric("request_failures", "Requests that failed after all repetitions.", (), _process_count("failures")),
+    Metric("retries", "Repetitions of requests after a failure or an unknown outcome.", (), _process_count("retries")),
+    Metric("read_bytes", "Bytes read from the storage.", (), _process_count("bytes_in"), unit="By"),
+    Metric("written_bytes", "Bytes written to the storage.", (), _process_count("bytes_out"), unit="By"),
+    Metric("commits", "Entries that this process added to the chains.", (), _process_count("commits")),
     Metric(
         "commands",
         "Commands that these entries decided, refused ones included; callers may share an entry.",
         (),
-        _count("commands"),
+        _process_count("commands"),
     ),
-    Metric("conflicts", "Lost races: another process created the entry first.", (), _count("conflicts")),
-    Metric("unknown_outcomes", "Writes of entries whose outcome was unknown.", (), _count("unknown_outcomes")),
-    Metric("checkpoints", "Checkpoints that this process wrote.", (), _count("checkpoints")),
-    Metric("checkpoint_failures", "Checkpoints that this process could not write.", (), _count("checkpoint_failures")),
-    Metric("settled_batches", "Small batches that this process has merged in the background.", (), _count("settled")),
-    Metric("settle_failures", "Times that it could not merge them.", (), _count("settle_failures")),
-    Metric("refusals", "Commands and reads that were refused for a missing right.", (), _count("refusals")),
+    Metric("conflicts", "Lost races: another process created the entry first.", (), _process_count("conflicts")),
+    Metric("unknown_outcomes", "Writes of entries whose outcome was unknown.", (), _process_count("unknown_outcomes")),
+    Metric("checkpoints", "Checkpoints that this process wrote.", (), _process_count("checkpoints")),
+    Metric(
+        "checkpoint_failures",
+        "Checkpoints that this process could not write.",
+        (),
+        _process_count("checkpoint_failures"),
+    ),
+    Metric(
+        "settled_batches",
+        "Small batches that this process has merged in the background.",
+        (),
+        _process_count("settled"),
+    ),
+    Metric("settle_failures", "Times that it could not merge them.", (), _process_count("settle_failures")),
+    Metric("refusals", "Commands and reads that were refused for a missing right.", (), _process_count("refusals")),
 )
 
-#: How long the calls of this process took.
+#: The durations of calls of this process.
 DURATIONS: tuple[Durations, ...] = (
     Durations(
         "request_duration",
@@ -127,63 +139,73 @@ DURATIONS: tuple[Durations, ...] = (
 
 #: The state of the store, whichever processes use it.
 STATUS: tuple[Metric, ...] = (
-    Metric("chain_entries", "Entries of a chain.", ("chain",), _chains("entries"), "gauge"),
+    Metric("chain_entries", "Entries of a chain.", ("chain",), _by_chain("entries"), "gauge"),
     Metric(
         "chain_checkpoint_entries",
         "Entries of a chain that its newest checkpoint includes; an open reads all later ones.",
         ("chain",),
-        _chains("checkpoint"),
+        _by_chain("checkpoint"),
         "gauge",
     ),
     Metric(
         "chain_journal_watermark",
         "Entry in which the earliest transaction of a chain began that is not completed, or the next; 0: not known.",
         ("chain",),
-        _chains("journal_watermark"),
+        _by_chain("journal_watermark"),
         "gauge",
     ),
-    Metric("partition_log_start_offset", "First readable offset.", _PARTITION, _partitions("log_start"), "gauge"),
+    Metric(
+        "partition_log_start_offset", "First readable offset.", _PARTITION_LABELS, _by_partition("log_start"), "gauge"
+    ),
     Metric(
         "partition_last_stable_offset",
         "Offset where read_committed readers stop.",
-        _PARTITION,
-        _partitions("last_stable"),
+        _PARTITION_LABELS,
+        _by_partition("last_stable"),
         "gauge",
     ),
     Metric(
-        "partition_high_watermark", "Offset of the next record.", _PARTITION, _partitions("high_watermark"), "gauge"
+        "partition_high_watermark",
+        "Offset of the next record.",
+        _PARTITION_LABELS,
+        _by_partition("high_watermark"),
+        "gauge",
     ),
     Metric(
         "partition_lso_distance",
         "High watermark minus last stable offset: how far open transactions hold readers back.",
-        _PARTITION,
-        _partitions("lso_distance"),
+        _PARTITION_LABELS,
+        _by_partition("lso_distance"),
         "gauge",
     ),
     Metric(
         "partition_blocked_records",
         "Committed records that wait for an open transaction.",
-        _PARTITION,
-        _partitions("blocked"),
+        _PARTITION_LABELS,
+        _by_partition("blocked"),
         "gauge",
     ),
     Metric(
-        "partition_segments", "Segments; compactions merge small ones.", _PARTITION, _partitions("segments"), "gauge"
+        "partition_segments",
+        "Segments; compactions merge small ones.",
+        _PARTITION_LABELS,
+        _by_partition("segments"),
+        "gauge",
     ),
-    Metric("partition_bytes", "Size of the segments.", _PARTITION, _partitions("bytes"), "gauge", "By"),
+    Metric("partition_bytes", "Size of the segments.", _PARTITION_LABELS, _by_partition("bytes"), "gauge", "By"),
     Metric(
         "transaction_age_seconds",
         "Time since an open transaction began.",
-        _TRANSACTION,
-        _transactions("age"),
+        _TRANSACTION_LABELS,
+        _by_transaction("age"),
         "gauge",
         "s",
     ),
     Metric(
         "transaction_timeout_seconds",
         "Time after which any process may abort an open transaction.",
-        _TRANSACTION,
-        _transactions("timeout"),
+        _TRANSACTION_LABELS,
+        _by_transaction("timeout"),
         "gauge",
         "s",
     ),
@@ -191,21 +213,21 @@ STATUS: tuple[Metric, ...] = (
         "group_members",
         "Live members of a consumer group.",
         ("group", "state"),
-        _status(lambda status: [((row.group, row.state), row.members) for row in status.groups]),
+        _from_status(lambda status: [((row.group, row.state), row.members) for row in status.groups]),
         "gauge",
     ),
     Metric(
         "group_generation",
         "Generation of a consumer group, which grows with each change of its members.",
         ("group",),
-        _status(lambda status: [((row.group,), row.generation) for row in status.groups]),
+        _from_status(lambda status: [((row.group,), row.generation) for row in status.groups]),
         "gauge",
     ),
     Metric(
         "group_committed_offset",
         "Next offset that a group reads; absent where nothing is committed.",
-        ("group", *_PARTITION),
-        _status(
+        ("group", *_PARTITION_LABELS),
+        _from_status(
             lambda status: [
                 ((row.group, row.topic, str(row.partition)), row.offset)
                 for row in status.lags
@@ -217,28 +239,28 @@ STATUS: tuple[Metric, ...] = (
     Metric(
         "group_lag",
         "Offsets that a group is behind the last stable offset.",
-        ("group", *_PARTITION),
-        _status(lambda status: [((row.group, row.topic, str(row.partition)), row.lag) for row in status.lags]),
+        ("group", *_PARTITION_LABELS),
+        _from_status(lambda status: [((row.group, row.topic, str(row.partition)), row.lag) for row in status.lags]),
         "gauge",
     ),
-    Metric("table_version", "Version of a table; 0: it is not published.", ("topic",), _tables("version"), "gauge"),
-    Metric("table_rows", "Rows that readers of a table see.", ("topic",), _tables("rows"), "gauge"),
+    Metric("table_version", "Version of a table; 0: it is not published.", ("topic",), _by_table("version"), "gauge"),
+    Metric("table_rows", "Rows that readers of a table see.", ("topic",), _by_table("rows"), "gauge"),
     Metric(
         "table_copied_bytes",
         "Size of copies of rows, which a compaction makes unnecessary.",
         ("topic",),
-        _tables("copied_bytes"),
+        _by_table("copied_bytes"),
         "gauge",
         "By",
     ),
     Metric(
-        "table_behind_entries", "Entries of the chains after the newest cut.", ("topic",), _tables("behind"), "gauge"
+        "table_behind_entries", "Entries of the chains after the newest cut.", ("topic",), _by_table("behind"), "gauge"
     ),
     Metric(
         "table_lag_seconds",
         "How much newer the newest entry is than the newest cut.",
         ("topic",),
-        _tables("lag"),
+        _by_table("lag"),
         "gauge",
         "s",
     ),

@@ -18,8 +18,8 @@ from txnstore.threads import load
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 
-#: Milliseconds for which the values of a store are used again: one collection calls back for each instrument.
-_FRESH_MS = 1_000
+#: Milliseconds for which metrics of a store are reused: one collection calls back for each instrument.
+_MAX_AGE_MS = 1_000
 
 
 def instrument(connection: Connection, meter_provider: MeterProvider | None = None, *, status: bool = True) -> None:
@@ -38,10 +38,10 @@ def instrument(connection: Connection, meter_provider: MeterProvider | None = No
 
 
 class _Reporter:
-    """The instruments of one provider: made once, however many stores they report."""
+    """The instruments of one provider, created once for all stores."""
 
     def __init__(self, meter: Meter) -> None:
-        self._stores: weakref.WeakKeyDictionary[Connection, _Values] = weakref.WeakKeyDictionary()
+        self._stores: weakref.WeakKeyDictionary[Connection, _CachedMetrics] = weakref.WeakKeyDictionary()
         for metric in (*PROCESS, *STATUS):
             create = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
             name = metric.name.removesuffix("_seconds")
@@ -49,23 +49,23 @@ class _Reporter:
         self._histograms = [(durations, _histogram(meter, durations)) for durations in DURATIONS]
 
     def add(self, connection: Connection, *, status: bool) -> None:
-        """Report this store, too."""
-        self._stores[connection] = _Values(connection, status=status)
+        """Report another store."""
+        self._stores[connection] = _CachedMetrics(connection, status=status)
         connection.measurements.listener = self._listener(redact(connection.url))
 
     def _callback(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            for connection, values in list(self._stores.items()):
+            for connection, cached in list(self._stores.items()):
                 attributes = {"store": redact(connection.url)}
-                for labels, value in metric.samples(values.of(connection)):
+                for labels, value in metric.samples(cached.current(connection)):
                     yield Observation(value, {**attributes, **dict(zip(metric.labels, labels, strict=True))})
 
         return observe
 
     def _listener(self, url: str) -> Callable[[str, int], None]:
-        """Records each duration in the histogram of its kind."""
+        """Return a listener that records each duration in the histogram of its kind."""
         targets = {}
         for durations, histogram in self._histograms:
             for kind in durations.kinds:
@@ -81,18 +81,18 @@ class _Reporter:
         return listen
 
 
-class _Values:
-    """The last values of a store. It does not refer to the connection, which can therefore be collected."""
+class _CachedMetrics:
+    """The last metrics of a store, without a reference to its connection, which can therefore be collected."""
 
     def __init__(self, connection: Connection, *, status: bool) -> None:
         self._status = status
         self._read_at = connection.runtime.monotonic()
         self._metrics: StoreMetrics | None = None
 
-    def of(self, connection: Connection) -> StoreMetrics:
-        """The values of the store, which are read again once they are too old."""
+    def current(self, connection: Connection) -> StoreMetrics:
+        """The metrics of the store, read again if they are too old."""
         now = connection.runtime.monotonic()
-        if self._metrics is None or now - self._read_at >= _FRESH_MS:
+        if self._metrics is None or now - self._read_at >= _MAX_AGE_MS:
             self._metrics, self._read_at = store_metrics(connection, status=self._status), now
         return self._metrics
 

@@ -18,74 +18,76 @@ def prometheus(connection: Connection, *, process: bool = True, status: bool = T
     metrics, labels = store_metrics(connection, status=status), {"store": redact(connection.url)}
     lines: list[str] = []
     if status:
-        lines += _all(STATUS, metrics, labels)
+        lines += _metric_lines(STATUS, metrics, labels)
     if process:
-        lines += _all(PROCESS, metrics, labels)
+        lines += _metric_lines(PROCESS, metrics, labels)
         for durations in DURATIONS:
-            lines += _histograms(durations, metrics, labels)
+            lines += _histogram_lines(durations, metrics, labels)
     return "".join(f"{line}\n" for line in lines)
 
 
 def families(rows: Iterable[tuple[str, str, str, str | None, int | Mapping[str, int]]], url: str) -> str:
-    """Counters and gauges that are not of a store, as text.
+    """Format counters and gauges that are not of a store.
 
     Args:
-        rows: Each with name, ``counter`` or ``gauge``, help, the name of its label or None, and its value or the value
-            for each value of the label.
-        url: The URL of the store, which is a label of each.
+        rows: Metrics, each with its name, ``counter`` or ``gauge``, help, the name of its label or None, and its value
+            or the values by label value.
+        url: The URL of the store, a label of each sample.
     """
     lines: list[str] = []
     for name, kind, text, label, value in rows:
-        shown, store = f"{PREFIX}{name}{'_total' if kind == 'counter' else ''}", {"store": redact(url)}
+        full_name, store = f"{PREFIX}{name}{'_total' if kind == 'counter' else ''}", {"store": redact(url)}
         values = value.items() if isinstance(value, Mapping) else [("", value)]
         labels = [({**store, label: each} if label is not None else store, number) for each, number in values]
-        lines += _family(shown, kind, text, [_sample(shown, own, number) for own, number in labels])
+        lines += _family_lines(
+            full_name, kind, text, [_sample_line(full_name, sample_labels, number) for sample_labels, number in labels]
+        )
     return "".join(f"{line}\n" for line in lines)
 
 
-def _all(table: Iterable[Metric], metrics: StoreMetrics, labels: Mapping[str, str]) -> Iterator[str]:
+def _metric_lines(table: Iterable[Metric], metrics: StoreMetrics, labels: Mapping[str, str]) -> Iterator[str]:
     for metric in table:
         name = f"{PREFIX}{metric.name}{'_total' if metric.kind == 'counter' else ''}"
         samples = [
-            _sample(name, {**labels, **dict(zip(metric.labels, values, strict=True))}, value)
+            _sample_line(name, {**labels, **dict(zip(metric.labels, values, strict=True))}, value)
             for values, value in metric.samples(metrics)
         ]
-        yield from _family(name, metric.kind, metric.help, samples)
+        yield from _family_lines(name, metric.kind, metric.help, samples)
 
 
-def _histograms(durations: Durations, metrics: StoreMetrics, labels: Mapping[str, str]) -> list[str]:
+def _histogram_lines(durations: Durations, metrics: StoreMetrics, labels: Mapping[str, str]) -> list[str]:
     name, samples = f"{PREFIX}{durations.name}_seconds", list[str]()
     for kind, histogram in durations.histograms_of(metrics):
-        own = {**labels, durations.label: kind} if durations.label is not None else labels
-        samples += _histogram(name, own, histogram)
-    return _family(name, "histogram", durations.help, samples)
+        kind_labels = {**labels, durations.label: kind} if durations.label is not None else labels
+        samples += _histogram_samples(name, kind_labels, histogram)
+    return _family_lines(name, "histogram", durations.help, samples)
 
 
-def _histogram(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
-    """The cumulative buckets, the last of which is that of all, then sum and count."""
+def _histogram_samples(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
+    """The samples of the cumulative buckets up to ``+Inf``, then sum and count."""
     total = 0
-    bounds = [*(_number(bound / 1000) for bound in histogram.bounds_ms), "+Inf"]
+    bounds = [*(_number_text(bound / 1000) for bound in histogram.bounds_ms), "+Inf"]
     for bound, count in zip(bounds, histogram.counts, strict=True):
         total += count
-        yield _sample(f"{name}_bucket", {**labels, "le": bound}, total)
-    yield _sample(f"{name}_sum", labels, histogram.total_ms / 1000)
-    yield _sample(f"{name}_count", labels, total)
+        yield _sample_line(f"{name}_bucket", {**labels, "le": bound}, total)
+    yield _sample_line(f"{name}_sum", labels, histogram.total_ms / 1000)
+    yield _sample_line(f"{name}_count", labels, total)
 
 
-def _family(name: str, kind: str, text: str, samples: list[str]) -> list[str]:
-    """A metric with its samples; nothing if it has none."""
-    return [f"# HELP {name} {_escaped(text)}", f"# TYPE {name} {kind}", *samples] if samples else []
+def _family_lines(name: str, kind: str, text: str, samples: list[str]) -> list[str]:
+    """The lines of a metric with its samples; none without samples."""
+    return [f"# HELP {name} {_escape(text)}", f"# TYPE {name} {kind}", *samples] if samples else []
 
 
-def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    shown = ",".join(f'{label}="{_escaped(text, quotes=True)}"' for label, text in labels.items())
-    return f"{name}{{{shown}}} {_number(value)}"
+def _sample_line(name: str, labels: Mapping[str, str], value: float) -> str:
+    label_text = ",".join(f'{label}="{_escape(text, quotes=True)}"' for label, text in labels.items())
+    return f"{name}{{{label_text}}} {_number_text(value)}"
 
 
-def _escaped(text: str, *, quotes: bool = False) -> str:
+def _escape(text: str, *, quotes: bool = False) -> str:
     text = text.replace("\\", "\\\\").replace("\n", "\\n")
     return text.replace('"', '\\"') if quotes else text
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return str(value) if isinstance(value, int) else repr(float(value)).removesuffix(".0")
