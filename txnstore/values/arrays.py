@@ -1,7 +1,7 @@
 """Python and pandas values as arrays of Arrow.
 
-Values inside of lists, structs and maps are converted as those of a column of their own. So the rules of :mod:`.casts`
-hold for each, and none is changed: with a type, ``pa.array([1.5], pa.int64())`` drops the fraction in silence.
+Values inside of lists, structs and maps are converted like a column of their own. So the rules of :mod:`.casts` hold
+for each, and no value is changed: with a type, ``pa.array([1.5], pa.int64())`` drops the fraction in silence.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from txnstore.errors import SchemaMismatchError
 from txnstore.threads import load
 from txnstore.times import without_zone
 from txnstore.values.casts import MILLISECONDS, cast_column
-from txnstore.values.scalars import exact_float, shown
+from txnstore.values.scalars import exact_float, text_in_error
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-#: The names of the types of what pandas calls missing. A NaN is a value.
-_MISSING = {"NaTType", "NAType"}
+#: The names of pandas' types of missing values. A NaN is a value.
+_MISSING_TYPE_NAMES = {"NaTType", "NAType"}
 
 
 def array_of(values: Any, field: pa.Field) -> Any:
     """Convert Python or pandas values to an array, which :func:`~.casts.cast_column` casts to the field's type.
 
     Args:
-        values: A list of Python values, or a pandas Series or Index; of these a NaN is null, too.
+        values: A list of Python values, or a pandas Series or Index, in which a NaN is null, too.
         field: The column.
 
     Raises:
@@ -42,20 +42,25 @@ def array_of(values: Any, field: pa.Field) -> Any:
     try:
         if pandas and values.dtype != object:
             return pa.array(values, from_pandas=True)
-        return _array(list(values), field, from_pandas=pandas)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:  # Arrow leaves some of Python's errors.
+        return _convert(list(values), field, from_pandas=pandas)
+    except (
+        pa.ArrowException,
+        OverflowError,
+        TypeError,
+        ValueError,
+    ) as error:  # Arrow passes on some of Python's errors.
         raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
 
 
-def _array(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
+def _convert(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
     kinds = {kind.__name__: kind for kind in set(map(type, values))}
-    if not _MISSING.isdisjoint(kinds):
-        # Arrow raises an error for most of them, and takes a NaT among dates for the first day of the year 1.
-        values = [None if type(value).__name__ in _MISSING else value for value in values]
+    if not _MISSING_TYPE_NAMES.isdisjoint(kinds):
+        # Arrow refuses most missing values of pandas, and takes a NaT among dates for the first day of year 1.
+        values = [None if type(value).__name__ in _MISSING_TYPE_NAMES else value for value in values]
     if pt.is_nested(field.type):
-        return _nested(values, field, from_pandas=from_pandas)
+        return _convert_nested(values, field, from_pandas=from_pandas)
     if pt.is_temporal(field.type):
-        values = _times(_without_nan(values) if from_pandas else values, field)
+        values = _checked_times(_nan_as_none(values) if from_pandas else values, field)
     elif "int" in kinds and pt.is_decimal(field.type):
         values = [Decimal(value) if type(value) is int else value for value in values]
     elif not {"int", "bool"}.isdisjoint(kinds) and pt.is_floating(field.type):
@@ -64,14 +69,14 @@ def _array(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
     return pa.array(values, from_pandas=from_pandas)
 
 
-def _times(values: Sequence[Any], field: pa.Field) -> Sequence[Any]:
-    """The values of a column of times or dates, of one kind, all with a zone or all without one.
+def _checked_times(values: Sequence[Any], field: pa.Field) -> Sequence[Any]:
+    """Check that times or dates are of one kind, all with a zone or all without; return them.
 
-    Arrow would take a ``datetime`` without a zone for UTC, leave out the zone of one among others without, and the time
-    of one among dates. An integer among times counts milliseconds; Arrow would infer the unit of the others,
-    microseconds of a ``datetime``, days of a date.
+    Arrow would take a ``datetime`` without a zone for UTC, drop the zone of one among others without, and drop the time
+    of one among dates. An integer among times counts milliseconds; Arrow would infer the unit of the other values:
+    microseconds for a ``datetime``, days for a date.
     """
-    kinds = {_kind_of_time(kind) for kind in set(map(type, values))} - {type(None)}
+    kinds = {_time_class(kind) for kind in set(map(type, values))} - {type(None)}
     if len(kinds) > 1 and (kinds != {int, dt.datetime} or field.type != MILLISECONDS):
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise SchemaMismatchError(
@@ -85,8 +90,8 @@ def _times(values: Sequence[Any], field: pa.Field) -> Sequence[Any]:
     return [_EPOCH + dt.timedelta(milliseconds=value) if type(value) is int else value for value in values]
 
 
-def _kind_of_time(kind: type) -> type:
-    """The class of Python that the class of a value is derived from, such as that of pandas."""
+def _time_class(kind: type) -> type:
+    """The class of Python from which the class of a time, such as one of pandas, is derived."""
     return next((base for base in (dt.datetime, dt.date) if issubclass(kind, base)), kind)
 
 
@@ -97,73 +102,74 @@ def _check_zone(value: Any, field: pa.Field) -> None:
     raise SchemaMismatchError(f"a value of column {field.name!r} is {fault}")
 
 
-def _without_nan(values: Sequence[Any]) -> Sequence[Any]:
-    """The values with None for NaN, which is null in pandas."""
+def _nan_as_none(values: Sequence[Any]) -> Sequence[Any]:
+    """Replace NaN, which is null in pandas, by None."""
     return [None if isinstance(value, float | np.floating) and math.isnan(value) else value for value in values]
 
 
 # Nested types ---------------------------------------------------------------------------------------------------------
 
 
-def _nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> pa.Array:
+def _convert_nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> pa.Array:
     kind = field.type
     if from_pandas:
-        values = _without_nan(values)
-    missing = pa.array([value is None for value in values], pa.bool_())
+        values = _nan_as_none(values)
+    is_null = pa.array([value is None for value in values], pa.bool_())
 
-    def inside(items: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    def convert_inner(items: Sequence[Any], data_type: pa.DataType) -> pa.Array:
         part = pa.field(field.name, data_type)
-        array = _array(items, part, from_pandas=from_pandas)
+        array = _convert(items, part, from_pandas=from_pandas)
         column = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
         return cast_column(column, part).combine_chunks()
 
     if pt.is_struct(kind):
-        rows = [_members(value, field) for value in values]
-        columns = [inside([row.get(each.name) for row in rows], each.type) for each in kind]
-        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=missing)
-    lists = [_items(value, field) for value in values]
+        rows = [_struct_members(value, field) for value in values]
+        columns = [convert_inner([row.get(each.name) for row in rows], each.type) for each in kind]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=is_null)
+    lists = [_list_items(value, field) for value in values]
     offsets = pa.array(np.cumsum([0, *map(len, lists)]).astype(np.int32))
     items = [item for each in lists for item in each]
     if not pt.is_map(kind):
-        return pa.ListArray.from_arrays(offsets, inside(items, kind.value_type), type=kind, mask=missing)
-    pairs = [_pair(item, field) for item in items]
-    keys, contents = (
-        inside([pair[place] for pair in pairs], data_type)
-        for place, data_type in enumerate((kind.key_type, kind.item_type))
+        return pa.ListArray.from_arrays(offsets, convert_inner(items, kind.value_type), type=kind, mask=is_null)
+    pairs = [_map_pair(item, field) for item in items]
+    keys, map_items = (
+        convert_inner([pair[index] for pair in pairs], data_type)
+        for index, data_type in enumerate((kind.key_type, kind.item_type))
     )
-    return pa.MapArray.from_arrays(offsets, keys, contents, type=kind, mask=missing)
+    return pa.MapArray.from_arrays(offsets, keys, map_items, type=kind, mask=is_null)
 
 
-def _members(value: Any, field: pa.Field) -> Mapping[str, Any]:
-    """The members of a struct; a header is a pair, too."""
+def _struct_members(value: Any, field: pa.Field) -> Mapping[str, Any]:
+    """The members of a struct; a pair stands for a header."""
     names = [each.name for each in field.type]
     if value is None:
         return {}
     if names == ["key", "value"] and isinstance(value, tuple) and len(value) == 2:
         return dict(zip(names, value, strict=True))
     if not isinstance(value, Mapping) or not value.keys() <= set(names):
-        raise _unfit(value, field)
+        raise _mismatch_error(value, field)
     return value
 
 
-def _items(value: Any, field: pa.Field) -> Sequence[Any]:
-    """The items of a list, and the pairs of a map, which may be a mapping."""
+def _list_items(value: Any, field: pa.Field) -> Sequence[Any]:
+    """The items of a list, or the pairs of a map, which may be a mapping."""
     if value is None:
         return ()
     if pt.is_map(field.type) and isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
-        raise _unfit(value, field)
+        raise _mismatch_error(value, field)
     return list(value)
 
 
-def _pair(item: Any, field: pa.Field) -> Sequence[Any]:
+def _map_pair(item: Any, field: pa.Field) -> Sequence[Any]:
+    """The key and value of a map's entry; the key must not be null."""
     if isinstance(item, Mapping) and item.keys() == {"key", "value"}:
         item = (item["key"], item["value"])
     if not isinstance(item, tuple | list) or len(item) != 2 or item[0] is None:
-        raise _unfit(item, field)
+        raise _mismatch_error(item, field)
     return item
 
 
-def _unfit(value: Any, field: pa.Field) -> SchemaMismatchError:
-    return SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {shown(value)} is none")
+def _mismatch_error(value: Any, field: pa.Field) -> SchemaMismatchError:
+    return SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {text_in_error(value)} is none")

@@ -2,7 +2,7 @@
 
 Allowed: a number to a narrower type if it fits; rounding to the column's precision (a double to a float, microseconds
 down to milliseconds); a string to its UTF-8 bytes. Refused: a number to a string, binary to text, a timestamp with a
-zone to one without, and one without a zone to one with it, because nothing says which time it is.
+zone to one without, and one without a zone to one with it, because its time zone is unknown.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ def cast_column(column: Any, field: pa.Field) -> Any:
         return column
     if not is_castable(column.type, field.type):
         if 0 < column.null_count == len(column):
-            return pa.chunked_array([pa.nulls(len(column), field.type)])  # Pandas has a type for missing times only.
+            return pa.chunked_array(
+                [pa.nulls(len(column), field.type)]
+            )  # All null: a column of missing times in pandas.
         raise SchemaMismatchError(
             f"column {field.name!r} is of type {column.type}; the topic's column is of type {field.type}"
-            f"{_advice(column.type, field.type)}",
+            f"{_time_zone_advice(column.type, field.type)}",
         )
     try:
-        return pa.chunked_array([_cast(chunk, field.type) for chunk in _small_chunks(column)], field.type)
+        return pa.chunked_array([_cast_array(chunk, field.type) for chunk in _small_chunks(column)], field.type)
     except (pa.ArrowException, OverflowError) as error:
         raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
 
@@ -66,11 +68,11 @@ def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
     if _is_string(source):
         return _is_string(target) or _is_binary(target)
     pairs = ((pt.is_decimal, pt.is_decimal), (pt.is_date, pt.is_date), (_is_binary, _is_binary))
-    return any(before(source) and after(target) for before, after in pairs)
+    return any(is_source(source) and is_target(target) for is_source, is_target in pairs)
 
 
-def _advice(source: pa.DataType, target: pa.DataType) -> str:
-    """The end of the error of times without a zone."""
+def _time_zone_advice(source: pa.DataType, target: pa.DataType) -> str:
+    """The end of the error for times without a zone; empty for other casts."""
     if not (pt.is_timestamp(source) and pt.is_timestamp(target) and source.tz is None):
         return ""
     return (
@@ -93,7 +95,7 @@ def _is_nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
-def _cast(array: Any, target: pa.DataType) -> Any:
+def _cast_array(array: Any, target: pa.DataType) -> Any:
     """Cast one array; raises an Arrow error if a value does not fit."""
     source = array.type
     if source == target:
@@ -103,7 +105,7 @@ def _cast(array: Any, target: pa.DataType) -> Any:
     if pt.is_dictionary(source) or pt.is_run_end_encoded(source):
         # Decoded, repeated text may exceed 32-bit offsets.
         decoded = pc.run_end_decode(array) if pt.is_run_end_encoded(source) else array.dictionary_decode()
-        return _cast(decoded, target)
+        return _cast_array(decoded, target)
     if pt.is_timestamp(source) and pt.is_timestamp(target):
         return floor_times(array, target)
     if pt.is_integer(source) and pt.is_timestamp(target):
@@ -120,59 +122,61 @@ def _cast(array: Any, target: pa.DataType) -> Any:
 
 
 def _cast_nested(array: Any, target: pa.DataType) -> Any:
-    """The values inside as those of columns of their own: Arrow rounds times up, and makes floats infinite."""
-    missing = array.is_null()
+    """Cast inner values like columns of their own: Arrow would round times up, and make floats infinite."""
+    is_null = array.is_null()
     if pt.is_struct(target):
         parts = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         columns = [
-            _cast(parts[field.name], field.type) if field.name in parts else pa.nulls(len(array), field.type)
+            _cast_array(parts[field.name], field.type) if field.name in parts else pa.nulls(len(array), field.type)
             for field in target
         ]
-        return pa.StructArray.from_arrays(columns, fields=list(target), mask=missing)
+        return pa.StructArray.from_arrays(columns, fields=list(target), mask=is_null)
     source = array.type
     entry = pa.struct([("key", source.key_type), ("value", source.item_type)]) if pt.is_map(source) else None
     lists = array.cast(pa.list_(source.value_type if entry is None else entry))
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = pa.array(np.cumsum([0, *lengths]).astype(np.int32))
     if entry is None:
-        return pa.ListArray.from_arrays(offsets, _cast(lists.flatten(), target.value_type), type=target, mask=missing)
+        return pa.ListArray.from_arrays(
+            offsets, _cast_array(lists.flatten(), target.value_type), type=target, mask=is_null
+        )
     keys, items = lists.flatten().flatten()
-    keys, items = _cast(keys, target.key_type), _cast(items, target.item_type)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=missing)
+    keys, items = _cast_array(keys, target.key_type), _cast_array(items, target.item_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=is_null)
 
 
 def _exact_floats(array: Any, target: pa.DataType) -> Any:
-    """The floats of integers; raises if one is none. Arrow refuses every integer above 2**53, also 2**60."""
+    """Convert integers to floats, if floats hold them exactly; Arrow refuses each above 2**53, even 2**60."""
     floats = array.cast(target, safe=False)
-    # Of 2**63 - 1, say, the cast back raises: its float is 2**63.
-    changed = pc.not_equal(floats.cast(array.type), array)
-    if pc.any(changed).as_py():
-        raise pa.ArrowInvalid(f"no {target} holds {array.filter(changed)[0].as_py()}")
+    # The cast back raises where the float is out of range: that of 2**63 - 1 is 2**63.
+    inexact = pc.not_equal(floats.cast(array.type), array)
+    if pc.any(inexact).as_py():
+        raise pa.ArrowInvalid(f"no {target} holds {array.filter(inexact)[0].as_py()}")
     return floats
 
 
-def _check_finite(before: Any, after: Any) -> None:
-    lost = pc.and_(pc.is_finite(before), pc.is_inf(after))
-    if pc.any(lost).as_py():
-        raise pa.ArrowInvalid(f"{before.filter(lost)[0].as_py()} is out of the range of {after.type}")
+def _check_finite(source: Any, result: Any) -> None:
+    overflowed = pc.and_(pc.is_finite(source), pc.is_inf(result))
+    if pc.any(overflowed).as_py():
+        raise pa.ArrowInvalid(f"{source.filter(overflowed)[0].as_py()} is out of the range of {result.type}")
 
 
 def floor_to_milliseconds(values: Any) -> Any:
-    """Times of any unit as :data:`MILLISECONDS`: finer ones are rounded down, and one without a zone is in UTC."""
+    """Convert times to :data:`MILLISECONDS`, rounded down; those without a zone count as UTC."""
     return floor_times(values, MILLISECONDS)
 
 
 def floor_times(values: Any, target: pa.DataType) -> Any:
-    """Times of any unit in another type of times: finer ones are rounded down. Arrow rounds those before 1970 up."""
+    """Convert times to another unit, rounded down; Arrow would round those before 1970 up."""
     unit = values.type.unit
-    bare = values.cast(pa.timestamp(unit))  # Rounding in a zone would require a time zone database.
+    without_zone = values.cast(pa.timestamp(unit))  # Rounding in a zone would require a time zone database.
     if _UNITS.index(unit) > _UNITS.index(target.unit):
-        bare = pc.floor_temporal(bare, unit=_UNIT_NAMES[target.unit])
-    return bare.cast(pa.timestamp(target.unit)).cast(pa.int64()).cast(target)
+        without_zone = pc.floor_temporal(without_zone, unit=_UNIT_NAMES[target.unit])
+    return without_zone.cast(pa.timestamp(target.unit)).cast(pa.int64()).cast(target)
 
 
 def _small_chunks(column: Any) -> list[Any]:
-    """The chunks of the column, split to at most about ``_CHUNK_BYTES`` each."""
+    """Split the chunks of a column into slices of about ``_CHUNK_BYTES`` at most."""
     result = []
     for chunk in column.chunks:
         pieces = min(max(1, -(-chunk.nbytes // _CHUNK_BYTES)), max(1, len(chunk)))

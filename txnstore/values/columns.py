@@ -11,39 +11,42 @@ import pyarrow.types as pt
 from txnstore import compute as pc
 from txnstore.threads import load
 from txnstore.values.kinds import is_binary, is_text
-from txnstore.values.maps import wrong_key
-from txnstore.values.scalars import Reader, cell_reader, reader
+from txnstore.values.maps import first_wrong_key
+from txnstore.values.scalars import Reader, cell_reader, json_reader
 
-#: Texts of numbers that Arrow reads as :mod:`.scalars` does. It takes others, too: 0x1F.
+#: Texts of numbers that Arrow and :mod:`.scalars` read alike. Arrow also reads others, such as 0x1F.
 _INTEGERS = "^-?[0-9]{1,18}$"
 _FLOATS = r"^-?([0-9]{1,15}|[0-9]{1,99}\.[0-9]{1,99}([eE][+-]?[0-9]{1,2})?)$"
+
+#: The first day of year 1 in days since 1970, and the seconds of a day.
+_YEAR_ONE_DAYS, _DAY_SECONDS = -719_162, 86_400
 
 
 def columns_of(
     rows: Sequence[Mapping[str, Any]], schema: pa.Schema, errors: dict[int, str], *, text: bool
 ) -> list[pa.Array]:
-    """The columns of objects of JSON; a member that is missing is null.
+    """Convert JSON objects to columns; a missing member is null.
 
     Args:
         rows: The objects, as :func:`~.json_text.parse_json` gives them, with members of the schema only.
         schema: The columns.
-        errors: What is wrong, by the number of the row; rows that have an error are null. It is extended.
+        errors: Errors by row, to which new ones are added; rows with an error are null.
         text: Whether a string in a binary column is its text, else base64.
     """
     load("pandas")  # pa.array imports it, if it is installed.
-    return [_column([row.get(field.name) for row in rows], field, errors, text=text) for field in schema]
+    return [_convert_column([row.get(field.name) for row in rows], field, errors, text=text) for field in schema]
 
 
-def _column(values: list[Any], field: pa.Field, errors: dict[int, str], *, text: bool) -> pa.Array:
+def _convert_column(values: list[Any], field: pa.Field, errors: dict[int, str], *, text: bool) -> pa.Array:
     if field.nullable or None not in values:
-        column = _together(field.type, values)
+        column = _convert_at_once(field.type, values)
         if column is not None:
             return column
-    return _one_by_one(values, field, reader(field.type, text=text), errors)
+    return _convert_one_by_one(values, field, json_reader(field.type, text=text), errors)
 
 
-def _one_by_one(values: Sequence[Any], field: pa.Field, read: Reader, errors: dict[int, str]) -> pa.Array:
-    """The column of values that may not fit; sets the errors of their rows."""
+def _convert_one_by_one(values: Sequence[Any], field: pa.Field, read: Reader, errors: dict[int, str]) -> pa.Array:
+    """Convert values that may not fit, and add the errors of their rows."""
     converted = []
     for number, value in enumerate(values):
         result = None
@@ -59,14 +62,14 @@ def _one_by_one(values: Sequence[Any], field: pa.Field, read: Reader, errors: di
                 errors[number] = f"column {field.name!r}: {error}"
         converted.append(result)
     column = pa.array(converted, field.type)
-    wrong = wrong_key(column)
-    if wrong is not None:
-        errors.setdefault(wrong.row, f"column {field.name!r} has {wrong}")
+    bad_key = first_wrong_key(column)
+    if bad_key is not None:
+        errors.setdefault(bad_key.row, f"column {field.name!r} has {bad_key}")
     return column
 
 
-def _together(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
-    """The column, if Arrow takes all values at once as :mod:`.scalars` takes each; None if it refuses one."""
+def _convert_at_once(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
+    """Convert all values by Arrow, if it reads each as :mod:`.scalars` does; else None."""
     if pt.is_integer(kind):
         allowed: type = int
     elif pt.is_boolean(kind):
@@ -78,16 +81,17 @@ def _together(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
     if not set(map(type, values)) <= {allowed, type(None)}:
         return None
     try:
-        return _times(pa.array(values, pa.string()), kind) if pt.is_timestamp(kind) else pa.array(values, kind)
+        return _parse_times(pa.array(values, pa.string()), kind) if pt.is_timestamp(kind) else pa.array(values, kind)
     except (pa.ArrowException, OverflowError, UnicodeError):
         return None
 
 
-def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The times or dates of texts; None if one is not that of :mod:`.scalars`, or before year 1, which Python lacks."""
+def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Parse texts as times or dates; None if one is before year 1, which Python lacks."""
     column = texts.cast(kind)
     first = pc.min(column.cast(pa.int32() if pt.is_date32(kind) else pa.int64())).as_py()
-    year_one = -719_162 if pt.is_date32(kind) else -62_135_596_800 * {"ms": 1_000, "us": 1_000_000}[kind.unit]
+    units = {"ms": 1_000, "us": 1_000_000}
+    year_one = _YEAR_ONE_DAYS if pt.is_date32(kind) else _YEAR_ONE_DAYS * _DAY_SECONDS * units[kind.unit]
     return column if first is None or first >= year_one else None
 
 
@@ -97,7 +101,7 @@ def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
 def column_of_cells(
     cells: pa.Array, field: pa.Field, errors: dict[int, str], *, milliseconds: bool = False
 ) -> pa.Array:
-    """The column of the cells of a CSV file.
+    """Convert the cells of a CSV file to a column.
 
     Args:
         cells: The cells, as binary. An empty one is null in a column of another type than text and binary.
@@ -109,32 +113,32 @@ def column_of_cells(
     if not (is_text(kind) or is_binary(kind)):
         cells = pc.if_else(pc.equal(cells, b""), None, cells)
     if field.nullable or not cells.null_count:
-        column = _cells_together(cells, kind)
+        column = _convert_cells_at_once(cells, kind)
         if column is not None:
             return column
-    return _one_by_one(cells.to_pylist(), field, cell_reader(kind, milliseconds=milliseconds), errors)
+    return _convert_one_by_one(cells.to_pylist(), field, cell_reader(kind, milliseconds=milliseconds), errors)
 
 
-def _cells_together(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The column, if Arrow reads all cells as :mod:`.scalars` reads each; None if there may be another one."""
+def _convert_cells_at_once(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Convert all cells by Arrow, if it reads each as :mod:`.scalars` does; else None."""
     if pt.is_nested(kind) or pt.is_boolean(kind) or pt.is_float32(kind):
         return None
     try:
         if is_text(kind) or is_binary(kind):
             return cells.cast(kind)
         texts = cells.cast(pa.string())
-        pattern = _pattern(kind)
+        pattern = _number_pattern(kind)
         if pattern is not None and not _all_match(texts, pattern):
             return None
-        return _times(texts, kind) if pt.is_timestamp(kind) or pt.is_date32(kind) else texts.cast(kind)
+        return _parse_times(texts, kind) if pt.is_timestamp(kind) or pt.is_date32(kind) else texts.cast(kind)
     except (pa.ArrowException, OverflowError):
         return None
 
 
-def _pattern(kind: pa.DataType) -> str | None:
-    """What texts of numbers must match; None for a type of which Arrow takes the same texts."""
+def _number_pattern(kind: pa.DataType) -> str | None:
+    """The pattern of texts that Arrow reads as :mod:`.scalars` does; None if it reads all texts alike."""
     if pt.is_decimal(kind):
-        # A decimal of which the column has all digits.
+        # Only decimals that need no rounding.
         whole, scale = kind.precision - kind.scale, kind.scale
         fraction = f"([.][0-9]{{1,{scale}}})?" if scale else ""
         return f"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else "^$"

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-#: Integers with more digits stay text: no column has them, and Python takes long to convert them.
-_INTEGER_DIGITS = 1_000
+#: Integers with more digits stay text: no column holds them, and Python takes long to convert them.
+_MAX_INTEGER_DIGITS = 1_000
 
 
 class Number(str):
-    """A JSON number with a fraction or an exponent, as it was written: the type of its column decides what it is."""
+    """A JSON number with a fraction or an exponent, as it was written, until its column's type converts it."""
 
     __slots__ = ()
 
@@ -32,23 +32,23 @@ def parse_json(text: str, *, exact: bool = True) -> Any:
             too deeply.
     """
     try:
-        return (_EXACT if exact else _PLAIN).decode(text)
+        return (_EXACT_DECODER if exact else _PLAIN_DECODER).decode(text)
     except RecursionError:
         msg = "it is nested too deeply"
         raise ValueError(msg) from None
 
 
-def _integer(text: str) -> int | Number:
-    # An integer has no -0.
-    return Number(text) if len(text) > _INTEGER_DIGITS or text == "-0" else int(text)
+def _parse_integer(text: str) -> int | Number:
+    # -0 stays text: it is a float, for an integer has no sign of zero.
+    return Number(text) if len(text) > _MAX_INTEGER_DIGITS or text == "-0" else int(text)
 
 
-def _no_number(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     msg = f"{text} is no JSON number"
     raise ValueError(msg)
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         msg = f"the number {text} is out of the range of a double"
@@ -60,19 +60,21 @@ def _object_of_distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        twice = next(name for name, count in counts.items() if count > 1)
-        msg = f"the name {twice!r} occurs twice in an object"
+        repeated = next(name for name, count in counts.items() if count > 1)
+        msg = f"the name {repeated!r} occurs twice in an object"
         raise ValueError(msg)
     return members
 
 
-_EXACT = json.JSONDecoder(
-    parse_constant=_no_number,
+_EXACT_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant,
     parse_float=Number,
-    parse_int=_integer,
+    parse_int=_parse_integer,
     object_pairs_hook=_object_of_distinct_names,
 )
-_PLAIN = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_object_of_distinct_names)
+_PLAIN_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_parse_finite, object_pairs_hook=_object_of_distinct_names
+)
 
 
 def bytes_from_json(value: Any) -> bytes | None:
@@ -83,7 +85,7 @@ def bytes_from_json(value: Any) -> bytes | None:
         return value.encode()
     encoded = base64_of(value)
     if encoded is None:
-        return _text(value).encode()
+        return _as_written(value).encode()
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
@@ -98,14 +100,14 @@ def base64_of(value: Any) -> str | None:
     return None
 
 
-def _text(value: Any) -> str:
-    """A parsed value as JSON again, with its numbers as they were written."""
+def _as_written(value: Any) -> str:
+    """Format a parsed value as JSON, with its numbers as they were written."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_text(name)}:{_text(item)}" for name, item in value.items()) + "}"
+        return "{" + ",".join(f"{_as_written(name)}:{_as_written(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_text, value)) + "]"
+        return "[" + ",".join(map(_as_written, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -113,12 +115,12 @@ def _text(value: Any) -> str:
 
 
 def to_json(value: Any) -> str:
-    """A value as one line of JSON: bytes are text if they are UTF-8, else ``{"base64": "…"}``."""
+    """Format a value as one line of JSON: bytes are text if they are UTF-8, else ``{"base64": "…"}``."""
     return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """The value that JSON has for a Python value."""
+    """Convert a Python value to a value that JSON has."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -143,12 +145,12 @@ def plain(value: Any) -> Any:
 
 
 def float_name(number: float) -> str:
-    """The text for a float that JSON has no number for; columns of floats take it back."""
+    """The text for a float that JSON has no number for; columns of floats accept it."""
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def map_as_json(entries: Iterable[tuple[Any, Any]]) -> Any:
-    """A map of Arrow: an object if its keys are strings, else, and where keys repeat, a list of its entries."""
+    """Convert a map of Arrow: an object if its keys are distinct strings, else a list of entries."""
     pairs = list(entries)
     members = dict(pairs) if all(type(key) is str for key, _ in pairs) else {}
     if len(members) == len(pairs):
@@ -157,9 +159,9 @@ def map_as_json(entries: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def row_as_json(value: Any) -> Any:
-    """A value of a column as Arrow gives it to Python, with its maps as :func:`map_as_json` has them.
+    """Convert the maps in a value that Arrow has converted to Python, by :func:`map_as_json`.
 
-    Arrow has tuples only for the entries of maps.
+    A list of tuples is a map: Arrow makes tuples of nothing else.
     """
     if isinstance(value, Mapping):
         return {name: row_as_json(item) for name, item in value.items()}

@@ -1,11 +1,11 @@
-"""Questions about types of Arrow."""
+"""Predicates on types of Arrow."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-_PLAIN = frozenset(
+_PLAIN_TYPES = frozenset(
     {
         pa.bool_(),
         pa.int8(),
@@ -28,8 +28,8 @@ _PLAIN = frozenset(
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether a column of a topic may have this type that has no fields."""
-    return bool(kind in _PLAIN or pt.is_fixed_size_binary(kind) or pt.is_decimal128(kind))
+    """Whether a column of a topic may have this type, and it has no fields."""
+    return bool(kind in _PLAIN_TYPES or pt.is_fixed_size_binary(kind) or pt.is_decimal128(kind))
 
 
 def is_storable(kind: pa.DataType) -> bool:
@@ -43,7 +43,7 @@ def is_storable(kind: pa.DataType) -> bool:
 
 
 def children(data_type: pa.DataType) -> list[pa.DataType]:
-    """The types of the fields of a nested type; of a map its keys and items."""
+    """The types of the fields of a nested type; for a map those of its keys and items."""
     if pt.is_map(data_type):
         return [data_type.key_type, data_type.item_type]
     return [data_type.field(number).type for number in range(data_type.num_fields)]

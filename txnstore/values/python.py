@@ -1,6 +1,6 @@
-"""Arrow values as Python values, for output. What Python has no value for is text, as DuckDB writes and reads it.
+"""Arrow values as Python values, for output. Values that Python lacks are text, as DuckDB writes and reads it.
 
-Those are infinite times, times before the year 1 and after 9999, nanoseconds, and intervals.
+Python lacks infinite times, times before the year 1 and after 9999, nanoseconds, and intervals.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from txnstore.threads import load
 from txnstore.values.json_text import map_as_json
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-#: The days of 400 years, after which the calendar repeats.
-_CYCLE = 146_097
-_DAY = 86_400
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+#: The numbers that DuckDB writes for infinite dates and times.
+_INFINITE_DAYS, _INFINITE_UNITS = 2**31 - 1, 2**63 - 1
+#: The years after which the calendar repeats, and their days.
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+_DAY_SECONDS = 86_400
+_UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def python_rows(batch: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """The rows, as ``to_pylist`` gives them, but with text for what Python has no value for.
+    """Convert rows like ``to_pylist``, but with text for values that Python lacks.
 
     A map is an object of JSON (:func:`~.json_text.map_as_json`).
     """
@@ -36,86 +38,93 @@ def python_rows(batch: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
 
 
 def python_values(array: Any) -> list[Any]:
-    """The values of a (chunked) array; see :func:`python_rows`."""
+    """Convert the values of a (chunked) array; see :func:`python_rows`."""
     load("pandas")  # to_pylist imports it for times, if it is installed.
     if isinstance(array, pa.ChunkedArray):
         return [value for chunk in array.chunks for value in python_values(chunk)]
     if isinstance(array, pa.ExtensionArray):
         return python_values(array.storage)
     kind = array.type
-    if not _is_special(kind):
+    if not _needs_conversion(kind):
         return array.to_pylist()  # type: ignore[no-any-return]
     if pt.is_dictionary(kind):
         return python_values(array.dictionary_decode())
     if pt.is_nested(kind):
-        return _nested(array)
+        return _nested_values(array)
     if pt.is_interval(kind):
         return [value if value is None else _interval_text(*value) for value in array.to_pylist()]
-    read = _reader(kind)
+    read = _time_converter(kind)
     integers = array.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     return [value if value is None else read(value) for value in integers.to_pylist()]
 
 
 @lru_cache(maxsize=1024)
-def _is_special(kind: pa.DataType) -> bool:
-    """Whether values of the type need more than ``to_pylist``, or contain such values."""
+def _needs_conversion(kind: pa.DataType) -> bool:
+    """Whether ``to_pylist`` does not suffice for values of a type, or for values inside of them."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _is_special(kind.storage_type)
+        return _needs_conversion(kind.storage_type)
     if pt.is_dictionary(kind):
-        return _is_special(kind.value_type)
+        return _needs_conversion(kind.value_type)
     if pt.is_map(kind):
         return True
     if pt.is_nested(kind):
-        return any(_is_special(kind.field(place).type) for place in range(kind.num_fields))
+        return any(_needs_conversion(kind.field(index).type) for index in range(kind.num_fields))
     return bool(pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_time(kind) or pt.is_interval(kind))
 
 
-def _nested(array: Any) -> list[Any]:
+def _nested_values(array: Any) -> list[Any]:
     kind = array.type
     if pt.is_union(kind):
-        fields = [python_values(array.field(place)) for place in range(kind.num_fields)]
+        fields = [python_values(array.field(index)) for index in range(kind.num_fields)]
         codes = [kind.type_codes.index(code) for code in array.type_codes.to_pylist()]
-        places = array.offsets.to_pylist() if kind.mode == "dense" else range(len(array))
-        return [fields[code][place] for code, place in zip(codes, places, strict=True)]
+        indexes = array.offsets.to_pylist() if kind.mode == "dense" else range(len(array))
+        return [fields[code][index] for code, index in zip(codes, indexes, strict=True)]
     valid = array.is_valid().to_pylist()
     if pt.is_struct(kind):
         names = [field.name for field in kind]
         columns = [python_values(field) for field in array.flatten()]
         rows = zip(*columns, strict=True) if columns else ((),) * len(array)
-        return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, valid, strict=True)]
+        return [
+            dict(zip(names, row, strict=True)) if is_valid else None for row, is_valid in zip(rows, valid, strict=True)
+        ]
     if pt.is_map(kind):
         entries = array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
         keys, items = (python_values(part) for part in entries.flatten().flatten())
         pairs = iter(list(zip(keys, items, strict=True)))
         lengths = entries.value_lengths().to_pylist()
-        named = pt.is_string(kind.key_type) or pt.is_large_string(kind.key_type)
+        has_text_keys = pt.is_string(kind.key_type) or pt.is_large_string(kind.key_type)
         return [
-            map_as_json([next(pairs) for _ in range(length)]) if length or (there and named) else [] if there else None
-            for length, there in zip(lengths, valid, strict=True)
+            map_as_json([next(pairs) for _ in range(length)])
+            if length or (is_valid and has_text_keys)
+            else []
+            if is_valid
+            else None
+            for length, is_valid in zip(lengths, valid, strict=True)
         ]
     values = iter(python_values(array.flatten()))
     lengths = array.value_lengths().to_pylist()
     return [
-        [next(values) for _ in range(length)] if there else None for length, there in zip(lengths, valid, strict=True)
+        [next(values) for _ in range(length)] if is_valid else None
+        for length, is_valid in zip(lengths, valid, strict=True)
     ]
 
 
 # Times ----------------------------------------------------------------------------------------------------------------
 
 
-def _reader(kind: pa.DataType) -> Callable[[int], Any]:
-    """What makes the value of a date or a time of its integer."""
+def _time_converter(kind: pa.DataType) -> Callable[[int], Any]:
+    """Return the conversion of a date's or time's integer to its Python value."""
     if pt.is_date32(kind):
-        return lambda days: _date(days, infinity=2**31 - 1)
+        return lambda days: _date_value(days, infinity=_INFINITE_DAYS)
     if pt.is_date64(kind):
-        return lambda moment: _date(moment // (_DAY * 1_000), infinity=2**63)
-    unit = _PER_SECOND[kind.unit]
+        return lambda moment: _date_value(moment // (_DAY_SECONDS * 1_000), infinity=2**63)
+    unit = _UNITS_PER_SECOND[kind.unit]
     if pt.is_time(kind):
-        return lambda units: _time(units, unit)
-    return lambda units: _moment(units, unit, zoned=kind.tz is not None)
+        return lambda units: _time_value(units, unit)
+    return lambda units: _datetime_value(units, unit, zoned=kind.tz is not None)
 
 
-def _date(days: int, *, infinity: int) -> date | str:
+def _date_value(days: int, *, infinity: int) -> date | str:
     if 1 <= days + _EPOCH_DAY <= date.max.toordinal():
         return date.fromordinal(days + _EPOCH_DAY)
     if abs(days) == infinity:
@@ -124,18 +133,18 @@ def _date(days: int, *, infinity: int) -> date | str:
 
 
 def _date_text(days: int) -> str:
-    """A date of any year, with four digits or more."""
-    cycles, day = divmod(days + _EPOCH_DAY - 1, _CYCLE)
-    within = date.fromordinal(day + 1)
-    year = within.year + 400 * cycles
-    text = f"{year if year > 0 else 1 - year:04}-{within.month:02}-{within.day:02}"
+    """Format a date of any year, with at least four digits of the year."""
+    cycles, day = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
+    date_in_cycle = date.fromordinal(day + 1)
+    year = date_in_cycle.year + _CYCLE_YEARS * cycles
+    text = f"{year if year > 0 else 1 - year:04}-{date_in_cycle.month:02}-{date_in_cycle.day:02}"
     return text if year > 0 else f"{text} (BC)"
 
 
-def _time(units: int, per_second: int) -> time | str:
+def _time_value(units: int, per_second: int) -> time | str:
     seconds, part = divmod(units, per_second)
     nanoseconds = part * (10**9 // per_second)
-    if nanoseconds % 1_000 or seconds >= _DAY:
+    if nanoseconds % 1_000 or seconds >= _DAY_SECONDS:
         return _time_text(seconds, nanoseconds)
     return time(seconds // 3_600, seconds // 60 % 60, seconds % 60, nanoseconds // 1_000)
 
@@ -147,19 +156,19 @@ def _time_text(seconds: int, nanoseconds: int) -> str:
     return f"{text}.{nanoseconds:09}" if nanoseconds % 1_000 else f"{text}.{nanoseconds // 1_000:06}"
 
 
-def _moment(units: int, per_second: int, *, zoned: bool) -> datetime | str:
-    if abs(units) == 2**63 - 1:
+def _datetime_value(units: int, per_second: int, *, zoned: bool) -> datetime | str:
+    if abs(units) == _INFINITE_UNITS:
         return "infinity" if units > 0 else "-infinity"
     seconds, part = divmod(units, per_second)
     nanoseconds = part * (10**9 // per_second)
-    days, second = divmod(seconds, _DAY)
+    days, second = divmod(seconds, _DAY_SECONDS)
     if nanoseconds % 1_000 == 0 and 1 <= days + _EPOCH_DAY <= date.max.toordinal():
         day = datetime.fromordinal(days + _EPOCH_DAY)
         moment = day + timedelta(seconds=second, microseconds=nanoseconds // 1_000)
         return moment.replace(tzinfo=UTC) if zoned else moment
     text = _date_text(days)
-    between = " " if text.endswith(")") else "T"
-    return f"{text}{between}{_time_text(second, nanoseconds)}{'Z' if zoned else ''}"
+    separator = " " if text.endswith(")") else "T"
+    return f"{text}{separator}{_time_text(second, nanoseconds)}{'Z' if zoned else ''}"
 
 
 def _interval_text(months: int, days: int, nanoseconds: int) -> str:

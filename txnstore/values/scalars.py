@@ -1,7 +1,7 @@
-"""The values of a type of Arrow: what JSON, and a cell of a CSV file, may write for them.
+"""The JSON values, and cells of CSV files, that each type of Arrow accepts.
 
-Each reader takes one value and returns what :func:`pyarrow.array` takes for the type, without a loss. What it cannot
-take it refuses with a ``ValueError`` that names the value and the type.
+Each reader converts one value, without a loss, to one that :func:`pyarrow.array` takes for the type. It refuses others
+with a ``ValueError`` that names the value and the type.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from txnstore.values.casts import MILLISECONDS
 from txnstore.values.json_text import Number, base64_of, parse_json
 from txnstore.values.kinds import is_binary, is_text
 
-#: Converts a value that is not null; raises ``ValueError`` with what is wrong with it.
+#: Converts a value that is not null; raises ``ValueError`` with the fault.
 Reader = Callable[[Any], Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
-#: Python's parsers take other forms of ISO 8601, some of which are times in milliseconds as well: 1712011230000.
-_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{8}", re.ASCII)
-_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII)
-_INTEGER = re.compile(r"[+-]?\d{1,400}", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
-_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: Python's parsers accept more forms of ISO 8601, some of which could be times in milliseconds: 1712011230000.
+_DATE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d|\d{8}", re.ASCII)
+_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII)
+_INTEGER_PATTERN = re.compile(r"[+-]?\d{1,400}", re.ASCII)
+_NUMBER_PATTERN = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
+_SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 #: The least number that is rounded to an infinite float.
 _FLOAT32_LIMIT = 2.0**128 - 2.0**103
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-#: As pandas, numpy, Java and spreadsheets write them, in small letters and without a plus sign.
+#: Texts of special floats by pandas, numpy, Java and spreadsheets, in small letters and without a plus sign.
 _CELL_FLOATS = {
     "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "infinity": "Infinity", "-infinity": "-Infinity"
 }  # fmt: skip
-_SHOWN = 80
+_MAX_SHOWN_CHARS = 80
 
 
-def reader(kind: pa.DataType, *, text: bool) -> Reader:
-    """What reads a JSON value as :func:`~.json_text.parse_json` gives it.
+def json_reader(kind: pa.DataType, *, text: bool) -> Reader:
+    """Return the reader of JSON values, as :func:`~.json_text.parse_json` returns them, for a type.
 
     Args:
         text: Whether a string in a binary column is its UTF-8 text; else it is base64. ``{"base64": "…"}`` is taken in
@@ -59,7 +59,7 @@ def reader(kind: pa.DataType, *, text: bool) -> Reader:
     if pt.is_struct(kind):
         return _struct_reader(kind, text=text)
     if pt.is_list(kind):
-        read = or_null(reader(kind.value_type, text=text))
+        read = nullable_reader(json_reader(kind.value_type, text=text))
         return lambda value: [read(item) for item in value] if type(value) is list else refuse(value, kind)
     if is_binary(kind):
         read_bytes = _text_bytes if text else _base64_bytes
@@ -70,40 +70,40 @@ def reader(kind: pa.DataType, *, text: bool) -> Reader:
     raise AssertionError(kind)  # The catalog has refused a topic with another type.
 
 
-def or_null(read: Reader) -> Reader:
+def nullable_reader(read: Reader) -> Reader:
     return lambda value: None if value is None else read(value)
 
 
-def refuse(value: Any, kind: pa.DataType, why: str = "") -> NoReturn:
+def refuse(value: Any, kind: pa.DataType, reason: str = "") -> NoReturn:
     """Raise the error of a value."""
-    raise ValueError(f"{shown(value)} is not {kind}{why}")
+    raise ValueError(f"{text_in_error(value)} is not {kind}{reason}")
 
 
-def shown(value: Any) -> str:
-    """A value as errors show it."""
+def text_in_error(value: Any) -> str:
+    """The text of a value in an error, cut to a bounded length."""
     text = str(value) if isinstance(value, Number) else ascii(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "..."
 
 
-def _boolean(value: Any, kind: pa.DataType) -> bool:
+def _read_boolean(value: Any, kind: pa.DataType) -> bool:
     return value if type(value) is bool else refuse(value, kind)
 
 
-def _integer(value: Any, kind: pa.DataType) -> int:
-    """An integer, also one that is written with a fraction of zeros or an exponent."""
+def _read_integer(value: Any, kind: pa.DataType) -> int:
+    """Read an integer, which may be written with a fraction of zeros or an exponent."""
     number = value
     if type(value) is Number:
         exact = _decimal_of(value)
         if exact is not None and exact.adjusted() < kind.bit_width and exact == exact.to_integral_value():
             number = int(exact)
-    most = 2 ** (kind.bit_width - 1)
-    return number if type(number) is int and -most <= number < most else refuse(value, kind)
+    bound = 2 ** (kind.bit_width - 1)
+    return number if type(number) is int and -bound <= number < bound else refuse(value, kind)
 
 
-def _float(value: Any, kind: pa.DataType) -> float:
-    """The nearest float of a fraction; an integer only if the float holds it, or is written so (1e23 as digits)."""
-    if type(value) is str and value in _FLOATS:
-        return _FLOATS[value]
+def _read_float(value: Any, kind: pa.DataType) -> float:
+    """Read the nearest float of a fraction; an integer only if a float represents it exactly."""
+    if type(value) is str and value in _SPECIAL_FLOATS:
+        return _SPECIAL_FLOATS[value]
     if type(value) not in {int, Number}:
         refuse(value, kind)
     try:
@@ -113,32 +113,32 @@ def _float(value: Any, kind: pa.DataType) -> float:
     single = pt.is_float32(kind)
     if abs(number) >= (_FLOAT32_LIMIT if single else math.inf):
         refuse(value, kind)
-    if type(value) is int and not _holds(number, value, single=single):
+    if type(value) is int and not _represents(number, value, single=single):
         refuse(value, kind, ": no float of this type holds it")
     return number
 
 
-def _holds(number: float, integer: int, *, single: bool) -> bool:
-    """Whether the float is the integer, or its shortest text, padded with zeros, is that of the integer."""
+def _represents(number: float, integer: int, *, single: bool) -> bool:
+    """Whether a float equals an integer, or its shortest text, padded with zeros, is the integer (1e23)."""
     rounded = struct.unpack("f", struct.pack("f", number))[0] if single else number
     return int(rounded) == integer or Decimal(str(np.float32(rounded)) if single else repr(rounded)) == integer
 
 
 def exact_float(integer: int, kind: pa.DataType) -> float:
-    """The float of an integer of Python.
+    """Convert an integer to a float that represents it exactly.
 
     Raises:
-        ValueError: No float of the type holds it.
+        ValueError: No float of the type represents it.
     """
-    return _float(integer, kind)
+    return _read_float(integer, kind)
 
 
-def _string(value: Any, kind: pa.DataType) -> str:
+def _read_string(value: Any, kind: pa.DataType) -> str:
     return value if type(value) is str and is_unicode(value) else refuse(value, kind)
 
 
-def _date(value: Any, kind: pa.DataType) -> date:
-    if type(value) is not str or not _DATE.fullmatch(value):
+def _read_date(value: Any, kind: pa.DataType) -> date:
+    if type(value) is not str or not _DATE_PATTERN.fullmatch(value):
         refuse(value, kind)
     try:
         return date.fromisoformat(value)
@@ -146,11 +146,11 @@ def _date(value: Any, kind: pa.DataType) -> date:
         refuse(value, kind)
 
 
-def _time(value: Any, kind: pa.DataType) -> int:
-    """The time in units of the column, rounded down: one with a zone for a column that has one, else one without."""
+def _read_time(value: Any, kind: pa.DataType) -> int:
+    """Read a time in units of the column, rounded down; it must have a zone exactly if the column has one."""
     if type(value) is int and kind == MILLISECONDS and abs(value) < 2**63:
         return value
-    if type(value) is not str or not _TIME.fullmatch(value):
+    if type(value) is not str or not _TIME_PATTERN.fullmatch(value):
         refuse(value, kind)
     try:
         moment = datetime.fromisoformat(value)
@@ -166,9 +166,9 @@ def _time(value: Any, kind: pa.DataType) -> int:
         refuse(value, kind)
 
 
-def _decimal(value: Any, kind: pa.DataType) -> Decimal:
+def _read_decimal(value: Any, kind: pa.DataType) -> Decimal:
     number = Number(value) if type(value) is str else value
-    exact = _decimal_of(number) if type(number) is Number and _NUMBER.fullmatch(number) else None
+    exact = _decimal_of(number) if type(number) is Number and _NUMBER_PATTERN.fullmatch(number) else None
     if type(number) is int:
         exact = Decimal(number)
     if exact is not None:
@@ -185,7 +185,7 @@ def _context(precision: int) -> Context:
 
 
 def _decimal_of(text: str) -> Decimal | None:
-    """The number that the text is; None if its exponent is beyond those of decimals."""
+    """Parse a number; None if its exponent is beyond those of decimals."""
     try:
         return Decimal(text, _TRAPPING)
     except InvalidOperation:
@@ -197,31 +197,31 @@ _TRAPPING = Context(traps=[InvalidOperation])
 
 def _text_bytes(value: Any, kind: pa.DataType) -> bytes:
     if type(value) is str and is_unicode(value):
-        return sized(value.encode(), value, kind)
-    return _of_base64(base64_of(value), value, kind)
+        return check_size(value.encode(), value, kind)
+    return _decode_base64(base64_of(value), value, kind)
 
 
 def _base64_bytes(value: Any, kind: pa.DataType) -> bytes:
-    return _of_base64(value if type(value) is str else base64_of(value), value, kind)
+    return _decode_base64(value if type(value) is str else base64_of(value), value, kind)
 
 
-def _of_base64(encoded: str | None, value: Any, kind: pa.DataType) -> bytes:
+def _decode_base64(encoded: str | None, value: Any, kind: pa.DataType) -> bytes:
     try:
         data = base64.b64decode(encoded, validate=True) if encoded is not None else None
     except (binascii.Error, ValueError):
         data = None
-    return refuse(value, kind) if data is None else sized(data, value, kind)
+    return refuse(value, kind) if data is None else check_size(data, value, kind)
 
 
-def sized(data: bytes, value: Any, kind: pa.DataType) -> bytes:
-    """The bytes, if a fixed size is theirs."""
+def check_size(data: bytes, value: Any, kind: pa.DataType) -> bytes:
+    """Return bytes if they have the size of a fixed-size type."""
     if pt.is_fixed_size_binary(kind) and len(data) != kind.byte_width:
         refuse(value, kind)
     return data
 
 
 def _struct_reader(kind: pa.DataType, *, text: bool) -> Reader:
-    fields = {field.name: or_null(reader(field.type, text=text)) for field in kind}
+    fields = {field.name: nullable_reader(json_reader(field.type, text=text)) for field in kind}
 
     def read(value: Any) -> Any:
         if type(value) is not dict or not value.keys() <= fields.keys():
@@ -232,8 +232,8 @@ def _struct_reader(kind: pa.DataType, *, text: bool) -> Reader:
 
 
 def _map_reader(kind: pa.DataType, *, text: bool) -> Reader:
-    """An object, if its keys are written as strings; a list of ``{"key": …, "value": …}``, or of pairs."""
-    read_key, read_item = reader(kind.key_type, text=text), or_null(reader(kind.item_type, text=text))
+    """Return a reader of maps: an object with string keys, a list of ``{"key": …, "value": …}``, or of pairs."""
+    read_key, read_item = json_reader(kind.key_type, text=text), nullable_reader(json_reader(kind.item_type, text=text))
 
     def pair(entry: Any) -> tuple[Any, Any]:
         if type(entry) is list and len(entry) == 2:
@@ -251,13 +251,13 @@ def _map_reader(kind: pa.DataType, *, text: bool) -> Reader:
 
 
 _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]], ...] = (
-    (pt.is_boolean, _boolean),
-    (pt.is_integer, _integer),
-    (pt.is_floating, _float),
-    (is_text, _string),
-    (pt.is_date, _date),
-    (pt.is_timestamp, _time),
-    (pt.is_decimal, _decimal),
+    (pt.is_boolean, _read_boolean),
+    (pt.is_integer, _read_integer),
+    (pt.is_floating, _read_float),
+    (is_text, _read_string),
+    (pt.is_date, _read_date),
+    (pt.is_timestamp, _read_time),
+    (pt.is_decimal, _read_decimal),
 )
 
 
@@ -265,22 +265,23 @@ _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType]
 
 
 def cell_reader(kind: pa.DataType, *, milliseconds: bool = False) -> Reader:
-    """What reads a cell of a CSV file, which is bytes.
+    """Return the reader of cells of a CSV file, which are bytes, for a type.
 
-    A text and bytes are the cell itself. Other types leave spaces around the value out; a nested type is JSON.
+    For text and binary, the value is the cell itself. For other types, spaces around it are stripped; nested types are
+    JSON.
 
     Args:
-        milliseconds: Whether an integer is a time. In general it is as likely a year, or a date without hyphens.
+        milliseconds: Whether an integer is a time; else it is refused: it may be a year, or a date without hyphens.
     """
     if is_binary(kind):
-        return lambda cell: sized(cell, cell, kind)
-    read = reader(kind, text=True)
+        return lambda cell: check_size(cell, cell, kind)
+    read = json_reader(kind, text=True)
     if is_text(kind):
-        return lambda cell: read(_decoded(cell, kind))
+        return lambda cell: read(_decode_text(cell, kind))
     parse = _cell_parser(kind, milliseconds=milliseconds)
 
     def read_cell(cell: bytes) -> Any:
-        text = _decoded(cell, kind).strip(" \t")
+        text = _decode_text(cell, kind).strip(" \t")
         try:
             value = parse(text)
         except ValueError as error:
@@ -291,17 +292,17 @@ def cell_reader(kind: pa.DataType, *, milliseconds: bool = False) -> Reader:
 
 
 def _cell_parser(kind: pa.DataType, *, milliseconds: bool) -> Callable[[str], Any]:
-    """What makes of the text of a cell the JSON value that the type's reader takes; None if there is none."""
+    """Return the parser of a cell's text to a JSON value for the type's reader; it returns None for no value."""
     if pt.is_nested(kind):
         return parse_json
     if pt.is_boolean(kind):
         return lambda text: _BOOLEANS.get(text.lower())
     if pt.is_integer(kind):
-        return lambda text: int(text) if _INTEGER.fullmatch(text) else None
+        return lambda text: int(text) if _INTEGER_PATTERN.fullmatch(text) else None
     if pt.is_floating(kind):
         return _cell_float
     if milliseconds:
-        return lambda text: int(text) if _INTEGER.fullmatch(text) else text
+        return lambda text: int(text) if _INTEGER_PATTERN.fullmatch(text) else text
     return lambda text: text
 
 
@@ -309,12 +310,12 @@ def _cell_float(text: str) -> Any:
     name = _CELL_FLOATS.get(text.lower().removeprefix("+"))
     if name is not None:
         return name
-    if _INTEGER.fullmatch(text) and int(text):
+    if _INTEGER_PATTERN.fullmatch(text) and int(text):
         return int(text)
-    return Number(text) if _NUMBER.fullmatch(text) else None
+    return Number(text) if _NUMBER_PATTERN.fullmatch(text) else None
 
 
-def _decoded(cell: bytes, kind: pa.DataType) -> str:
+def _decode_text(cell: bytes, kind: pa.DataType) -> str:
     try:
         return cell.decode()
     except UnicodeDecodeError:

@@ -15,7 +15,7 @@ import pytest
 
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.convert import normalize
-from txnstore.values.maps import WrongKey, _wrong_key, wrong_key
+from txnstore.values.maps import WrongKey, _wrong_key_index, first_wrong_key
 
 PLAIN = pa.map_(pa.string(), pa.int64())
 NESTED = pa.list_(pa.struct([("inner", pa.map_(pa.int16(), PLAIN))]))
@@ -60,24 +60,24 @@ def test_maps_inside_of_other_values_are_checked() -> None:
         values = pa.array([good, None, [], [*good, wrong]], NESTED)
         with pytest.raises(SchemaMismatchError, match=r"column 'm' has a map with the key .* twice in row 3"):
             normalize(pa.table({"m": values}), schema(NESTED))
-        assert wrong_key(values[:3]) is None
-        assert wrong_key(values[3:]) is not None
+        assert first_wrong_key(values[:3]) is None
+        assert first_wrong_key(values[3:]) is not None
     struct = pa.map_(pa.struct([("a", pa.int64())]), pa.int64())
-    assert wrong_key(pa.array([[({"a": 1}, 1), ({"a": 2}, 1)]], struct)) is None
-    assert wrong_key(pa.array([[({"a": 1}, 1), ({"a": 1}, 1)]], struct)) is not None
+    assert first_wrong_key(pa.array([[({"a": 1}, 1), ({"a": 2}, 1)]], struct)) is None
+    assert first_wrong_key(pa.array([[({"a": 1}, 1), ({"a": 1}, 1)]], struct)) is not None
 
 
 def test_what_a_null_hides_is_no_value() -> None:
     keys, items = pa.array(["a", "a", "b"]), pa.array([1, 2, 3])
     hidden = pa.MapArray.from_arrays(pa.array([0, 2, 3], pa.int32()), keys, items, mask=pa.array([True, False]))
-    assert wrong_key(hidden) is None
-    assert wrong_key(pa.MapArray.from_arrays([0, 2, 3], keys, items)) == (0, "a")
+    assert first_wrong_key(hidden) is None
+    assert first_wrong_key(pa.MapArray.from_arrays([0, 2, 3], keys, items)) == (0, "a")
 
 
 def test_a_null_key_is_wrong() -> None:
     """PyArrow makes no such map, but takes one from the memory of another library without a look."""
-    assert _wrong_key(pa.array(["a", "a", None]), np.array([0, 1, 1])) == 2
-    assert _wrong_key(pa.array(["a", "a", "b"]), np.array([0, 1, 1])) is None
+    assert _wrong_key_index(pa.array(["a", "a", None]), np.array([0, 1, 1])) == 2
+    assert _wrong_key_index(pa.array(["a", "a", "b"]), np.array([0, 1, 1])) is None
     assert str(WrongKey(0, None)) == "a map with a null key"
 
 
@@ -106,7 +106,7 @@ def test_what_is_accepted_is_what_duckdb_reads(kind: pa.DataType, values: list[A
     for _ in range(60):
         column = pa.array([[(rng.choice(values), 1) for _ in range(rng.randrange(4))] for _ in range(2)],
                           pa.map_(kind, pa.int64()))  # fmt: skip
-        found, table = wrong_key(column), pa.table({"m": column})
+        found, table = first_wrong_key(column), pa.table({"m": column})
         readable = reads(table)
         assert readable == (found is None), column
         refused += not readable
