@@ -32,10 +32,10 @@ from txnstore.validation import check_integer, check_mapping, check_pair
 _LOG = logging.getLogger(__name__)
 
 #: How often the deletions of a topic are planned that another process alters before each of them.
-MOST_PLANS = 5
+MAX_PLANS = 5
 
 #: The most partitions of one entry.
-_ENTRY = 1_000
+_DELETIONS_PER_ENTRY = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ def retain(
     if not dry_run:
         connection.check_writable("no records of it can be deleted")
         connection.check_rights(CLUSTER_ACTION)
-    topics, failures = _readable(_topics(view, topic))
-    logs = [log for each in topics if _limits(each) is not None for _, log in _logs(view, each)]
+    topics, failures = _split_readable(_topics_to_retain(view, topic))
+    logs = [log for each in topics if _retention_of(each) is not None for _, log in _logs_of(view, each)]
     if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):
         view = connection.view(refresh=False)
-        topics, failures = _readable(_topics(view, topic))
+        topics, failures = _split_readable(_topics_to_retain(view, topic))
     report = apply_retention(connection, view, topics, dry_run=dry_run)
     error = joined(failures, "topics were left out")
     if error is not None:
@@ -123,13 +123,13 @@ def retain(
     return report
 
 
-def _readable(topics: Iterable[CatalogTopic]) -> tuple[list[CatalogTopic], list[TxnStoreError]]:
-    """The topics whose settings can be read, and an error for each other one."""
+def _split_readable(topics: Iterable[CatalogTopic]) -> tuple[list[CatalogTopic], list[TxnStoreError]]:
+    """Return the topics whose settings can be read, and an error for each other one."""
     readable: list[CatalogTopic] = []
     failures: list[TxnStoreError] = []
     for topic in topics:
         try:
-            _limits(topic)
+            _retention_of(topic)
         except CorruptionError as error:
             _LOG.warning("retention not applied: unreadable", extra={"topic": topic.name, "error": str(error)})
             failures.append(CorruptionError(f"the retention of topic {topic.name!r} cannot be applied: {error}"))
@@ -138,7 +138,7 @@ def _readable(topics: Iterable[CatalogTopic]) -> tuple[list[CatalogTopic], list[
     return readable, failures
 
 
-def _topics(view: View, name: str | None) -> list[CatalogTopic]:
+def _topics_to_retain(view: View, name: str | None) -> list[CatalogTopic]:
     return [view.find_topic(name)] if name is not None else view.sorted_topics()
 
 
@@ -148,22 +148,22 @@ def apply_retention(
     topics: Iterable[CatalogTopic],
     *,
     dry_run: bool = False,
-    plans: int = MOST_PLANS,
+    plans: int = MAX_PLANS,
 ) -> RetentionReport:
     """:func:`retain` for these readable topics of a view; no request if they have no retention.
 
     The chains refuse a deletion by settings that are not those of the topic any more: it is planned again, with at most
     ``plans`` in all. A topic that is altered before each of them is left to the next retention.
     """
-    limited = [(topic, config) for topic in topics if (config := _limits(topic)) is not None]
-    now = connection.objects.now_ms() if any(config.retention_ms >= 0 for _, config in limited) else 0
+    topics_with_limits = [(topic, config) for topic in topics if (config := _retention_of(topic)) is not None]
+    now = connection.objects.now_ms() if any(config.retention_ms >= 0 for _, config in topics_with_limits) else 0
     planned: list[PartitionRetention] = []
     deletions: list[Deletion] = []
-    for topic, config in limited:
-        for tp, log in _logs(view, topic):
+    for topic, config in topics_with_limits:
+        for tp, log in _logs_of(view, topic):
             plan = plan_retention(log, config.retention_ms, config.retention_bytes, now)
             if plan.removed:
-                planned.append(_deleted(view, tp, plan.offset))
+                planned.append(_effect_of_log_start(view, tp, plan.offset))
                 deletions.append(Deletion(tp, plan.offset, topic.topic_id, topic.version))
     if dry_run or not deletions:
         return RetentionReport(tuple(planned), dry_run)
@@ -174,8 +174,8 @@ def apply_retention(
     _LOG.info("retention applied", extra=counts)
     if altered and plans > 1:
         view = connection.view()
-        again, _ = _readable(view.topics[name] for name in sorted(altered) if name in view.topics)
-        later = apply_retention(connection, view, again, plans=plans - 1)
+        retried, _ = _split_readable(view.topics[name] for name in sorted(altered) if name in view.topics)
+        later = apply_retention(connection, view, retried, plans=plans - 1)
         report = RetentionReport(report.partitions + later.partitions)
     elif altered:
         _LOG.warning("retention left to the next one: altered too often", extra={"topics": sorted(altered)})
@@ -205,19 +205,19 @@ def delete_records(
     blocking = {producer_id for log in logs for producer_id in log.open_txns}
     if not dry_run and connection.unblock(blocking):
         view = connection.view(refresh=False)
-    planned = {tp: _checked(view, tp, offset) for tp, offset in starts.items()}
+    planned = {tp: _plan_deletion(view, tp, offset) for tp, offset in starts.items()}
     if dry_run:
         return planned
     # At the head of the chain nothing is below these: an entry would not change them.
-    due = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
-    moved = _delete(connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in due])
+    moving = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
+    moved = _delete(connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in moving])
     counts = {"partitions": len(moved), "records": sum(item.records for item in planned.values())}
     _LOG.info("records deleted", extra=counts)
-    return planned | {tp: _deleted(view, tp, start) for tp, start in moved.items()}
+    return planned | {tp: _effect_of_log_start(view, tp, start) for tp, start in moved.items()}
 
 
-def _checked(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:
-    """What a deletion takes; refused here with the names of transactions, which the chain of a partition may lack."""
+def _plan_deletion(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:
+    """Plan a deletion in one partition; a refusal names the blocking transactions, which the chain may not know."""
     log = view.log(tp)
     assert log is not None
 
@@ -225,11 +225,11 @@ def _checked(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:
         txn = view.owner(producer_id)
         return txn.transactional_id if txn is not None else None
 
-    return _deleted(view, tp, new_log_start(view.find_topic(tp.topic), tp, log, offset, holder))
+    return _effect_of_log_start(view, tp, new_log_start(view.find_topic(tp.topic), tp, log, offset, holder))
 
 
-def _deleted(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
-    """What left the log of a view when its log start moved up."""
+def _effect_of_log_start(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
+    """Return what a partition loses when its log start moves up to ``start``."""
     log = view.log(tp) or Partition()
     deleted = [batch for batch in log.batches.overlapping(0, start) if batch.limit <= start]
     records = count_records(log, log.log_start, start)
@@ -239,7 +239,7 @@ def _deleted(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
 def _delete(
     connection: Connection, deletions: list[Deletion], altered: set[str] | None = None
 ) -> dict[TopicPartition, int]:
-    """Move the log starts, all chains concurrently; returns the new ones.
+    """Move the log starts in all chains concurrently, and return the new ones.
 
     Args:
         deletions: The new log starts.
@@ -249,7 +249,7 @@ def _delete(
     by_chain: dict[int, list[Deletion]] = {}
     for deletion in deletions:
         by_chain.setdefault(chain_of_partition(deletion.tp, len(connection.chains)), []).append(deletion)
-    work = {number: partial(_of_chain, connection, items, altered) for number, items in by_chain.items()}
+    work = {number: partial(_delete_in_chain, connection, items, altered) for number, items in by_chain.items()}
     moved_by_chain, errors = connection.chains.try_concurrently(work)
     refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
     if refused:
@@ -259,10 +259,13 @@ def _delete(
     return {tp: start for moved in moved_by_chain.values() for tp, start in moved.items()}
 
 
-def _of_chain(connection: Connection, deletions: list[Deletion], altered: set[str] | None) -> dict[TopicPartition, int]:
+def _delete_in_chain(
+    connection: Connection, deletions: list[Deletion], altered: set[str] | None
+) -> dict[TopicPartition, int]:
+    """Move the log starts in one chain, some partitions per entry; after a refusal each partition on its own."""
     moved: dict[TopicPartition, int] = {}
-    for at in range(0, len(deletions), _ENTRY):
-        items = deletions[at : at + _ENTRY]
+    for at in range(0, len(deletions), _DELETIONS_PER_ENTRY):
+        items = deletions[at : at + _DELETIONS_PER_ENTRY]
         try:
             moved |= connection.submit(DeleteRecords(tuple(items)))
         except (TopicChangedError, UnknownTopicOrPartitionError) as error:
@@ -270,7 +273,7 @@ def _of_chain(connection: Connection, deletions: list[Deletion], altered: set[st
                 raise
             if len(items) > 1:
                 for item in items:
-                    moved |= _of_chain(connection, [item], altered)
+                    moved |= _delete_in_chain(connection, [item], altered)
                 continue
             if isinstance(error, TopicChangedError):
                 altered.add(items[0].tp.topic)
@@ -278,8 +281,8 @@ def _of_chain(connection: Connection, deletions: list[Deletion], altered: set[st
     return moved
 
 
-def _logs(view: View, topic: CatalogTopic) -> Iterator[tuple[TopicPartition, Partition]]:
-    """The logs of a topic in the states of their own chains; none if it was deleted since."""
+def _logs_of(view: View, topic: CatalogTopic) -> Iterator[tuple[TopicPartition, Partition]]:
+    """Yield the partition logs of a topic; none if the topic was deleted meanwhile."""
     current = view.topics.get(topic.name)
     if current is None or current.topic_id != topic.topic_id:
         return
@@ -290,7 +293,7 @@ def _logs(view: View, topic: CatalogTopic) -> Iterator[tuple[TopicPartition, Par
             yield tp, log
 
 
-def _limits(topic: CatalogTopic) -> TopicConfig | None:
-    """The settings of a topic whose records are deleted for their age or the size of a partition; None for others."""
+def _retention_of(topic: CatalogTopic) -> TopicConfig | None:
+    """Return the settings of a topic that deletes records by age or size; None for other topics."""
     config = TopicConfig.from_stored(topic.config)
     return config if config.deletes and max(config.retention_ms, config.retention_bytes) >= 0 else None

@@ -1,4 +1,4 @@
-"""Looks at how a store checks rights: who may change the rules and write checkpoints, and rules without effect."""
+"""Check how a store grants rights: who may change the rules and write checkpoints, and rules without effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txnstore.phrases import counted, some
 
 
 def authorization_findings(connection: Connection, view: View, *, overdue: bool) -> Iterator[Finding]:
-    """How the store checks rights; nothing for a store that never had rules.
+    """Report how the store checks rights; nothing for a store that never had rules.
 
     Args:
         view: The newest states.
@@ -29,7 +29,7 @@ def authorization_findings(connection: Connection, view: View, *, overdue: bool)
     authorization = catalog.authorization
     if not is_in_use(catalog):
         return
-    if behind := _behind(connection, catalog, view):
+    if behind := _chains_behind_rules(connection, catalog, view):
         message = (
             f"a change of the rules has stopped half way: who writes to chain {some(map(str, behind))} may not "
             "know it. "
@@ -42,16 +42,16 @@ def authorization_findings(connection: Connection, view: View, *, overdue: bool)
         yield _finding("mode", Severity.NOTE, f"rights are not checked; {size} are kept", "txnstore acl show")
         return
     yield _finding("mode", Severity.OK, f"rights are checked, by {size}")
-    yield from _roles(authorization, acls, overdue=overdue)
-    yield from _without_effect(authorization, acls, view)
+    yield from _role_findings(authorization, acls, overdue=overdue)
+    yield from _ineffective_rule_findings(authorization, acls, view)
 
 
 def _finding(name: str, severity: Severity, message: str, command: str = "") -> Finding:
     return Finding("authorization", name, severity, message, command)
 
 
-def _behind(connection: Connection, catalog: State, view: View) -> list[int]:
-    """The chains to which processes may commit that have not read the newest rules.
+def _chains_behind_rules(connection: Connection, catalog: State, view: View) -> list[int]:
+    """Return the chains whose writers may not have read the newest rules.
 
     Requests only if a chain follows from an earlier entry than the newest one: to look up the rules of that one.
     """
@@ -77,9 +77,9 @@ def _are_newest(connection: Connection, catalog: State, sequence: int) -> bool:
 # Roles ----------------------------------------------------------------------------------------------------------------
 
 
-def _roles(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> Iterator[Finding]:
-    """Whether any principal may change the rules, and write checkpoints."""
-    if not authorization.super_users and not _has_somebody(authorization, acls, "ALTER"):
+def _role_findings(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> Iterator[Finding]:
+    """Report whether any principal may change the rules, and write checkpoints."""
+    if not authorization.super_users and not _is_anyone_allowed(authorization, acls, "ALTER"):
         message = "no principal may change the rules: there is no super user, and no rule allows ALTER on the cluster"
         yield _finding("administrators", Severity.BAD, message)
     if authorization.allows(EVERYONE, "ALTER", "CLUSTER", CLUSTER):
@@ -87,15 +87,15 @@ def _roles(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> I
         if authorization.explain(EVERYONE, "ALTER", "CLUSTER", CLUSTER).acl is not None:
             message = "everyone may change the rules: one allows it to everyone"
         yield _finding("administrators", Severity.WARN, message, "txnstore acl explain 'User:*' ALTER --cluster")
-    if not _has_somebody(authorization, acls, "CLUSTER_ACTION"):
+    if not _is_anyone_allowed(authorization, acls, "CLUSTER_ACTION"):
         message = "no rule allows CLUSTER_ACTION, so only super users compact, vacuum, and write checkpoints"
         severity = Severity.WARN if overdue else Severity.NOTE
         command = "txnstore acl add --principal User:NAME --allow CLUSTER_ACTION --cluster"
         yield _finding("maintainers", severity, message, command)
 
 
-def _has_somebody(authorization: Authorization, acls: list[Acl], operation: Operation) -> bool:
-    """Whether anyone besides super users has a right to the cluster."""
+def _is_anyone_allowed(authorization: Authorization, acls: list[Acl], operation: Operation) -> bool:
+    """Whether any principal besides super users has a right to the cluster."""
     principals = {EVERYONE, *(acl.principal for acl in acls)} - authorization.super_users
     return any(authorization.allows(principal, operation, "CLUSTER", CLUSTER) for principal in principals)
 
@@ -103,8 +103,8 @@ def _has_somebody(authorization: Authorization, acls: list[Acl], operation: Oper
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-def _without_effect(authorization: Authorization, acls: list[Acl], view: View) -> Iterator[Finding]:
-    """The rules that change no answer, or none today."""
+def _ineffective_rule_findings(authorization: Authorization, acls: list[Acl], view: View) -> Iterator[Finding]:
+    """Report rules that change no answer, or none today."""
     denials: dict[str, list[Acl]] = {}
     for acl in acls:
         if acl.permission == "DENY":
@@ -113,26 +113,27 @@ def _without_effect(authorization: Authorization, acls: list[Acl], view: View) -
         acl
         for acl in acls
         if acl.permission == "ALLOW"
-        and any(_takes(deny, acl) for who in {acl.principal, EVERYONE} for deny in denials.get(who, ()))
+        and any(_denies_all_of(deny, acl) for who in {acl.principal, EVERYONE} for deny in denials.get(who, ()))
     ]
     if denied:
-        message = f"{counted(len(denied), 'rule')} without effect, because another one denies the same: {_some(denied)}"
+        message = (
+            f"{counted(len(denied), 'rule')} without effect, because another one denies the same: {_some_rules(denied)}"
+        )
         yield _finding("denied", Severity.NOTE, message, "txnstore acl list")
     above = [acl for acl in acls if acl.principal in authorization.super_users]
     if above:
-        message = (
-            f"{counted(len(above), 'rule')} without effect, for super users, who may do everything: {_some(above)}"
-        )
+        shown = _some_rules(above)
+        message = f"{counted(len(above), 'rule')} without effect, for super users, who may do everything: {shown}"
         severity = Severity.WARN if any(acl.permission == "DENY" for acl in above) else Severity.NOTE
         yield _finding("super-users", severity, message, "txnstore acl list")
-    absent = sorted({acl.resource_name for acl in acls if _names_a_topic(acl)} - set(view.topics))
+    absent = sorted({acl.resource_name for acl in acls if _names_topic(acl)} - set(view.topics))
     if absent:
         message = f"rules for {counted(len(absent), 'topic')} that {'do' if len(absent) > 1 else 'does'} not exist: "
         yield _finding("topics", Severity.NOTE, message + some(map(repr, absent)), "txnstore acl list")
 
 
-def _takes(deny: Acl, allow: Acl) -> bool:
-    """Whether a rule that denies is for all that one that allows is for."""
+def _denies_all_of(deny: Acl, allow: Acl) -> bool:
+    """Whether a denying rule covers everything that an allowing rule covers."""
     if deny.resource_type != allow.resource_type or deny.operation not in (allow.operation, "ALL"):
         return False
     if deny.pattern_type == "PREFIXED":
@@ -142,9 +143,9 @@ def _takes(deny: Acl, allow: Acl) -> bool:
     return (deny.pattern_type, deny.resource_name) == (allow.pattern_type, allow.resource_name)
 
 
-def _names_a_topic(acl: Acl) -> bool:
+def _names_topic(acl: Acl) -> bool:
     return acl.resource_type == "TOPIC" and acl.pattern_type == "LITERAL" and acl.resource_name != ANY_NAME
 
 
-def _some(acls: list[Acl]) -> str:
+def _some_rules(acls: list[Acl]) -> str:
     return some(map(str, acls), 2)

@@ -1,4 +1,4 @@
-"""Looks at what a store has to do: compactions, checkpoints, open transactions, groups. Reads no segment."""
+"""Find what a store has to do: compactions, checkpoints, open transactions, groups. Reads no segment."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from txnstore.runtime import instant
 _MANY_SEGMENTS = 100
 #: The number of missing checkpoints of a chain that gives a warning: each process that opens the store reads the
 #: entries since the last one.
-_OVERDUE = 4
+_OVERDUE_INTERVALS = 4
 
 
 # Segments -------------------------------------------------------------------------------------------------------------
 
 
 def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
-    """What a compaction would do, by its dry run, and the aborted data below the last stable offsets."""
+    """Report what a compaction would do, by its dry run, and the aborted data below the last stable offsets."""
     errors: list[TxnStoreError] = []
     plan = compact(connection, dry_run=True, expire=False, on_error=errors.append)
     for error in errors:
@@ -53,7 +53,8 @@ def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
         severity = Severity.WARN if saved >= _MANY_SEGMENTS else Severity.NOTE
         message = (
             f"a compaction would turn {counted(plan.segments_before, 'segment')} of "
-            f"{counted(len(plan.partitions), 'partition')} into {plan.segments_after:,}; {_largest(plan.partitions)}"
+            f"{counted(len(plan.partitions), 'partition')} into {plan.segments_after:,}; "
+            f"{_largest_gain(plan.partitions)}"
         )
         yield Finding("segments", "compaction", severity, message, "txnstore compact")
     past = plan.retained
@@ -61,20 +62,20 @@ def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
         records = f"{counted(past.records, 'record')} in {counted(len(past.partitions), 'partition')}"
         message = f"{records}, {past.bytes:,} bytes, are past the retention of their topics"
         yield Finding("segments", "retention", Severity.NOTE, message, "txnstore retain")
-    sizes = [size for tp in view.partitions for size in _aborted(view, tp)]
+    sizes = [size for tp in view.partitions for size in _aborted_batch_sizes(view, tp)]
     if sizes:
         batches = counted(len(sizes), "aborted batch", "aborted batches")
         message = f"{batches} of {sum(sizes):,} bytes in all, stored and never read"
         yield Finding("segments", "aborted-data", Severity.NOTE, message, "txnstore compact")
 
 
-def _largest(partitions: tuple[PartitionCompaction, ...]) -> str:
+def _largest_gain(partitions: tuple[PartitionCompaction, ...]) -> str:
     most = max(partitions, key=lambda item: item.segments_before - item.segments_after)
     return f"most in {most.tp}: {most.segments_before:,} into {most.segments_after:,}"
 
 
-def _aborted(view: View, tp: TopicPartition) -> Iterator[int]:
-    """The sizes of the aborted batches of a partition that a compaction may drop."""
+def _aborted_batch_sizes(view: View, tp: TopicPartition) -> Iterator[int]:
+    """Yield the sizes of the aborted batches of a partition that a compaction may drop."""
     log = view.partitions[tp]
     is_aborted = aborted_batches(log)
     for batch in log.batches.overlapping(log.log_start, log.last_stable_offset):
@@ -86,21 +87,23 @@ def _aborted(view: View, tp: TopicPartition) -> Iterator[int]:
 
 
 def chain_findings(connection: Connection, view: View) -> Iterator[Finding]:
-    """How far each chain is from its newest checkpoint, which is read: the requests of an open for each."""
+    """Report how far each chain is from its newest checkpoint, at the cost of an open for each chain."""
     numbers = range(view.chains)
     hints = connection.chains.concurrently(
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
     )
-    problems = [problem for state in view.states if (problem := _checkpoint(connection, state, hints[state.chain]))]
+    problems = [
+        problem for state in view.states if (problem := _checkpoint_finding(connection, state, hints[state.chain]))
+    ]
     yield from problems
-    yield from _times(connection, view)
+    yield from _entry_time_findings(connection, view)
     if not problems:
         size = f"{counted(view.sequence, 'entry', 'entries')} in {counted(view.chains, 'chain')}"
         yield Finding("chains", "checkpoint", Severity.OK, f"{size}; the checkpoints are recent")
 
 
-def _times(connection: Connection, view: View) -> Iterator[Finding]:
-    """Whether the entries of a chain have times that the storage's clock has not reached."""
+def _entry_time_findings(connection: Connection, view: View) -> Iterator[Finding]:
+    """Report chains whose newest entry has a time that the storage's clock has not reached."""
     try:
         now = connection.objects.now_ms()
     except StorageError:
@@ -116,7 +119,7 @@ def _times(connection: Connection, view: View) -> Iterator[Finding]:
             yield Finding("chains", "entry-times", Severity.WARN, message)
 
 
-def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Finding | None:
+def _checkpoint_finding(connection: Connection, state: State, hint: bytes | None) -> Finding | None:
     where, key = f"chain {state.chain}", keys.latest(state.chain)
     if hint is None:
         if state.sequence < CHECKPOINT_EVERY:
@@ -132,19 +135,19 @@ def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Fin
         severity = Severity.NOTE if state.sequence < CHECKPOINT_EVERY else Severity.WARN
         return Finding("chains", "hint", severity, message, "txnstore checkpoint")
     saved = document.sequence
-    damage = _damage(connection, state.chain, saved)
+    damage = _checkpoint_damage(connection, state.chain, saved)
     if damage is not None:
         message = f"{key} names the checkpoint of entry {saved}, which {damage}"
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
     behind = state.sequence - saved
-    if behind < _OVERDUE * interval(state, CHECKPOINT_EVERY):
+    if behind < _OVERDUE_INTERVALS * interval(state, CHECKPOINT_EVERY):
         return None
     message = f"{where} has {behind:,} entries since its newest checkpoint, which every process reads when it opens"
     return Finding("chains", "checkpoint", Severity.WARN, message, "txnstore checkpoint")
 
 
-def _damage(connection: Connection, chain: int, sequence: int) -> str | None:
-    """What is wrong with a checkpoint; None if it can be read."""
+def _checkpoint_damage(connection: Connection, chain: int, sequence: int) -> str | None:
+    """Return the damage of a checkpoint as text; None if it can be read."""
     names = connection.keys
     requested = checkpoint.request(connection.objects, connection.pool, names, chain, sequence)
     if requested is None:
@@ -162,7 +165,7 @@ def _damage(connection: Connection, chain: int, sequence: int) -> str | None:
 
 
 def transaction_findings(connection: Connection, view: View) -> Iterator[Finding]:
-    """The transactions that are not complete, and the records that wait for them."""
+    """Report incomplete transactions, and the number of records that wait for them."""
     waiting: dict[int, int] = {}
     for part in blocked_partitions(view):
         waiting[part.producer_id] = waiting.get(part.producer_id, 0) + part.records
@@ -170,7 +173,7 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
     findings = []
     for state in view.states:
         for _, txn in sorted_items(state.transactions):
-            finding = _transaction(connection, state, txn, waiting, now)
+            finding = _transaction_finding(connection, state, txn, waiting, now)
             if finding:
                 findings.append(finding)
     for item in find_hanging(connection):
@@ -186,7 +189,7 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
         yield Finding("transactions", "open", Severity.OK, "no transaction is open")
 
 
-def _transaction(
+def _transaction_finding(
     connection: Connection, state: State, txn: Transaction, waiting: Mapping[int, int], now: int
 ) -> Finding | None:
     name, records = repr(txn.transactional_id), waiting.get(txn.producer_id, 0)
@@ -214,18 +217,18 @@ def _transaction(
 
 
 def group_findings(connection: Connection, view: View) -> Iterator[Finding]:
-    """Members past their session, and members that wait for the partitions of others."""
+    """Report members past their session, and members that wait for the partitions of others."""
     findings: list[Finding] = []
     for name, group in sorted(view.groups.items()):
         expired = {member_id for member_id, _ in connection.chains.expired_members(name)}
-        findings += _group(name, group, expired)
+        findings += _member_findings(name, group, expired)
     yield from findings
     if not findings:
         message = f"{counted(len(view.groups), 'group')}; all members renew their leases, and none waits"
         yield Finding("groups", "members", Severity.OK, message)
 
 
-def _group(name: str, group: Group, expired: set[str]) -> Iterator[Finding]:
+def _member_findings(name: str, group: Group, expired: set[str]) -> Iterator[Finding]:
     command = f"txnstore group show {name}"
     live = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
     overdue = sorted(expired & set(group.members))

@@ -11,7 +11,7 @@ from txnstore.compactor.doctor.storage import storage_findings
 from txnstore.compactor.doctor.tables import table_findings
 from txnstore.compactor.foreign import foreign_stores
 from txnstore.compactor.repair.identity import recover_command
-from txnstore.compactor.vacuum.soundness import about, unsound
+from txnstore.compactor.vacuum.soundness import describe_foreign, unsound
 from txnstore.compactor.vacuum.vacuum import vacuum
 from txnstore.connection import Connection
 from txnstore.errors import (
@@ -60,10 +60,10 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
     storage = tuple(storage_findings(connection, probe=probe))
     if any(item.name == "read" and item.severity is Severity.BAD for item in storage):
         return DoctorReport(storage)  # The store does not open for the reason that is named there.
-    return DoctorReport((*storage, *_of_the_store(connection)))
+    return DoctorReport((*storage, *_store_findings(connection)))
 
 
-def _of_the_store(connection: Connection) -> Iterator[Finding]:
+def _store_findings(connection: Connection) -> Iterator[Finding]:
     try:
         view = connection.view()
     except StoreNotFoundError:
@@ -72,8 +72,8 @@ def _of_the_store(connection: Connection) -> Iterator[Finding]:
         command = recover_command(connection) if isinstance(error, CorruptionError) else ""
         yield Finding("chains", "opens", Severity.BAD, f"the store cannot be read: {error}", command)
         return
-    before = [*_identity(connection), *_soundness(connection)]
-    yield from before
+    soundness = [*_identity_findings(connection), *_soundness_findings(connection)]
+    yield from soundness
     chains = [*chain_findings(connection, view)]
     yield from chains
     overdue = any(item.name in ("hint", "checkpoint") and item.severity is Severity.WARN for item in chains)
@@ -82,27 +82,27 @@ def _of_the_store(connection: Connection) -> Iterator[Finding]:
     yield from transaction_findings(connection, view)
     yield from group_findings(connection, view)
     yield from table_findings(connection, view)
-    if not any(item.severity is Severity.BAD for item in before):
-        yield from _garbage(connection)
+    if not any(item.severity is Severity.BAD for item in soundness):
+        yield from _garbage_findings(connection)
 
 
-def _identity(connection: Connection) -> Iterator[Finding]:
-    """Whether there are chains of another store below the root."""
+def _identity_findings(connection: Connection) -> Iterator[Finding]:
+    """Report chains of other stores below the root."""
     try:
         others = foreign_stores(connection.objects, connection.keys)
     except StorageError as error:
         yield Finding("identity", "foreign", Severity.NOTE, f"whether there are other stores is unknown: {error}")
         return
     for store_id, other in sorted(others.items()):
-        message = about(connection.keys, store_id, other)
+        message = describe_foreign(connection.keys, store_id, other)
         yield Finding("identity", "foreign", Severity.BAD, message, "txnstore recover --dry-run")
     if not others:
         message = f"the store is {connection.store_id}, and there are chains of no other one"
         yield Finding("identity", "foreign", Severity.OK, message)
 
 
-def _soundness(connection: Connection) -> Iterator[Finding]:
-    """Whether a vacuum may delete what the newest state does not name."""
+def _soundness_findings(connection: Connection) -> Iterator[Finding]:
+    """Report damage for which a vacuum deletes nothing."""
     try:
         damage = unsound(connection)
     except StorageError as error:
@@ -115,8 +115,8 @@ def _soundness(connection: Connection) -> Iterator[Finding]:
         yield Finding("chains", "sound", Severity.OK, message)
 
 
-def _garbage(connection: Connection) -> Iterator[Finding]:
-    """What a vacuum would delete, by its dry run."""
+def _garbage_findings(connection: Connection) -> Iterator[Finding]:
+    """Report what a vacuum would delete, by its dry run."""
     try:
         plan = vacuum(connection, dry_run=True, force=True)  # Its soundness was looked at before.
     except (StorageError, UnsoundStoreError, CorruptionError) as error:

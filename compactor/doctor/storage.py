@@ -1,4 +1,4 @@
-"""Looks at the storage of a store: permissions, its clock, the conditional create, the settings of the bucket."""
+"""Check the storage of a store: permissions, clock, conditional create, the settings of the bucket."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from txnstore.storage.probe import probe as probe_creates
 from txnstore.storage.redact import redact
 
 #: Less than this is a full disk, in bytes: one segment of a producer, and an entry.
-_NO_SPACE = 32 << 20
+_MIN_FREE_BYTES = 32 << 20
 #: Less than this part of the file system is little: a twentieth.
-_LITTLE_SPACE = 20
+_LOW_SPACE_FRACTION = 20
 
 
 def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding]:
-    """The findings about the storage, before anything else of the store is read.
+    """Report on the storage, before anything else of the store is read.
 
     Raises:
         StoreNotFoundError: There is no store at this URL.
     """
-    yield _read(connection)
-    yield _list(connection)
+    yield _read_finding(connection)
+    yield _list_finding(connection)
     if probe:
-        yield _create(connection)
-        yield _delete(connection)
+        yield _create_finding(connection)
+        yield _delete_finding(connection)
     else:
         message = "whether objects can be created once, and deleted, was not checked: that needs writes"
         yield _finding("conditional-create", Severity.NOTE, message, "txnstore doctor --probe")
-    yield _clock(connection)
-    yield from _space(connection)
+    yield _clock_finding(connection)
+    yield from _space_findings(connection)
     settings = bucket_settings(connection.objects)
     if settings is not None:
         yield _finding("transport", Severity.OK, f"requests go through {settings.transport}")
-        yield _versioning(settings)
-        yield from _lifecycle(settings)
+        yield _versioning_finding(settings)
+        yield from _lifecycle_findings(settings)
 
 
 def _finding(name: str, severity: Severity, message: str, command: str = "") -> Finding:
     return Finding("storage", name, severity, message, command)
 
 
-def _read(connection: Connection) -> Finding:
+def _read_finding(connection: Connection) -> Finding:
     try:
         data = read_if_there(connection.objects, keys.STORE)
         if data is None:
@@ -67,7 +67,7 @@ def _read(connection: Connection) -> Finding:
     return _finding("read", Severity.OK, "objects can be read")
 
 
-def _list(connection: Connection) -> Finding:
+def _list_finding(connection: Connection) -> Finding:
     try:
         listed = connection.objects.list(keys.STORE)
     except StorageError as error:
@@ -78,7 +78,7 @@ def _list(connection: Connection) -> Finding:
     return _finding("list", Severity.BAD, f"no list contains {keys.STORE}: vacuum and verify would miss objects")
 
 
-def _create(connection: Connection) -> Finding:
+def _create_finding(connection: Connection) -> Finding:
     name = "conditional-create"
     try:
         probe_creates(connection.objects, connection.runtime.new_id)
@@ -89,7 +89,7 @@ def _create(connection: Connection) -> Finding:
     return _finding(name, Severity.OK, "of nine writers of one name, eight of them concurrent, exactly one created it")
 
 
-def _delete(connection: Connection) -> Finding:
+def _delete_finding(connection: Connection) -> Finding:
     try:
         connection.objects.delete([f"{PROBE_FOLDER}/{connection.runtime.new_id()}"])
     except StorageError as error:
@@ -97,7 +97,7 @@ def _delete(connection: Connection) -> Finding:
     return _finding("delete", Severity.OK, "objects can be deleted")
 
 
-def _clock(connection: Connection) -> Finding:
+def _clock_finding(connection: Connection) -> Finding:
     before = connection.runtime.clock()
     try:
         there = connection.objects.now_ms()
@@ -115,8 +115,8 @@ def _clock(connection: Connection) -> Finding:
     return _finding("clock", Severity.WARN, message)
 
 
-def _space(connection: Connection) -> Iterator[Finding]:
-    """How full the file system of a local store is; nothing about other storage."""
+def _space_findings(connection: Connection) -> Iterator[Finding]:
+    """Report how full the file system of a local store is; nothing about other storage."""
     folder = next((layer for layer in layers(connection.objects) if isinstance(layer, LocalStore)), None)
     if folder is None:
         return
@@ -126,10 +126,10 @@ def _space(connection: Connection) -> Iterator[Finding]:
         yield _finding("space", Severity.NOTE, f"the space of the file system cannot be read: {error}")
         return
     message = f"{free:,} of {whole:,} bytes of the file system are free"
-    if free < _NO_SPACE:
+    if free < _MIN_FREE_BYTES:
         message += ": commits, compactions and checkpoints fail; free some, or move the store to a larger disk"
         yield _finding("space", Severity.BAD, message)
-    elif free < whole // _LITTLE_SPACE:
+    elif free < whole // _LOW_SPACE_FRACTION:
         message += ": a compaction writes new segments before a vacuum deletes the old ones"
         yield _finding("space", Severity.WARN, message)
     else:
@@ -139,7 +139,7 @@ def _space(connection: Connection) -> Iterator[Finding]:
 # Buckets --------------------------------------------------------------------------------------------------------------
 
 
-def _versioning(settings: BucketSettings) -> Finding:
+def _versioning_finding(settings: BucketSettings) -> Finding:
     if settings.versioning is None:
         message = f"whether the bucket keeps versions could not be read: {settings.versioning_refused}"
         return _finding("versioning", Severity.NOTE, message)
@@ -158,7 +158,7 @@ def _versioning(settings: BucketSettings) -> Finding:
     return _finding("versioning", Severity.WARN, message)
 
 
-def _lifecycle(settings: BucketSettings) -> Iterator[Finding]:
+def _lifecycle_findings(settings: BucketSettings) -> Iterator[Finding]:
     if settings.rules is None:
         message = f"the lifecycle rules of the bucket could not be read: {settings.rules_refused}"
         yield _finding("lifecycle", Severity.NOTE, message)

@@ -19,7 +19,7 @@ _LATE_MS, _MANY_BYTES = 3_600_000, 256 << 20
 
 
 def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
-    """What there is to do about the tables; nothing for a store whose topics have none.
+    """Report tables that are not published, or behind; nothing for a store whose topics have none.
 
     Costs the requests that find the newest cut, one GET for each chain with newer entries, and four for each table.
     """

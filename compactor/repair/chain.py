@@ -1,4 +1,4 @@
-"""Finds out what of a chain's hint and checkpoints is damaged, and what can be rebuilt from its entries."""
+"""Find the damage of a chain's hint and checkpoints, and what its entries can rebuild."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Survey:
 
     @property
     def sound(self) -> bool:
-        """Whether a process that opens the store finds all that it asks for."""
+        """Whether a process that opens the store can read everything that it needs."""
         needed = [*self.saved.values(), *self.boundaries.values()]
         return not self.damage and all(each is not None for each in needed)
 
@@ -99,9 +99,9 @@ class ChainRepairs:
         hint = read_if_there(self._objects, keys.latest(self._chain))
         listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
         checkpoints = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
-        saved, newest_sound = self._read_newest(checkpoints, listed)
+        saved, newest_sound = self._read_newest_checkpoints(checkpoints, listed)
 
-        hinted, hinted_boundary, damage = self._hinted(hint, checkpoints)
+        hinted, hinted_boundary, damage = self._read_hint(hint, checkpoints)
         leftover = False
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
@@ -122,7 +122,7 @@ class ChainRepairs:
 
         lost_head = 0
         if hint_document.head > max(begins, newest_sound):  # Else no process asks for it.
-            different, is_missing = self._named_head(hint_document)
+            different, is_missing = self._hinted_head_damage(hint_document)
             lost_head = hint_document.head if is_missing else 0
             conflict = conflict or different
             damage = damage or different or is_missing
@@ -134,14 +134,14 @@ class ChainRepairs:
                 saved[end] = self._read(end)
         history_begins = max(ends, default=0)
         unread = {number for number in checkpoints - saved.keys() if number >= history_begins}
-        for number in self._damaged(unread):
+        for number in self._damaged_checkpoints(unread):
             if not self._is_leftover(number, newest_sound, listed):
                 saved[number] = None
 
         # An old hint is right as long as the entries after its checkpoint can be read.
         start = saved[hinted] if hinted and hinted < newest_sound else None
         if start is not None and not damage:
-            damage = self._passed(start.state, newest_sound)
+            damage = self._gap_after_hint(start.state, newest_sound)
         return Survey(
             hinted=hinted,
             damage=damage,
@@ -155,8 +155,10 @@ class ChainRepairs:
             leftover=leftover,
         )
 
-    def _read_newest(self, checkpoints: Iterable[int], listed: set[str]) -> tuple[dict[int, Saved | None], int]:
-        """The newest checkpoints, None for a damaged one, and the number of the newest sound one; 0 without one."""
+    def _read_newest_checkpoints(
+        self, checkpoints: Iterable[int], listed: set[str]
+    ) -> tuple[dict[int, Saved | None], int]:
+        """Return the newest checkpoints (a damaged one is None) and the number of the newest sound one, or 0."""
         saved: dict[int, Saved | None] = {}
         newest_sound = 0
         for number in sorted(checkpoints, reverse=True):
@@ -170,22 +172,22 @@ class ChainRepairs:
                 saved[number] = None
         return saved, newest_sound
 
-    def _passed(self, start: State, newest: int) -> str:
-        """What is wrong with a hint to an old checkpoint: that the entries up to a newer one cannot be read."""
+    def _gap_after_hint(self, hinted_state: State, newest: int) -> str:
+        """Why the hint is wrong if entries between its old checkpoint and `newest` cannot be read; empty if all can."""
         tail = Tail(self._objects, self._names, self._chain, self._pool)
         try:
-            end = tail.follow(start, lambda _: None, _WINDOW, until=newest).sequence
+            end = tail.follow(hinted_state, lambda _: None, _WINDOW, until=newest).sequence
         except CorruptionError as error:
             missing = str(error)
         else:
             missing = f"{self._names.entry(self._chain, end + 1)} is missing" if end < newest else ""
-        old = f"it names the checkpoint of entry {start.sequence}, and that of entry {newest} is newer"
+        old = f"it names the checkpoint of entry {hinted_state.sequence}, and that of entry {newest} is newer"
         return missing and f"{old}; between them {missing}"
 
-    def _damaged(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Those of the checkpoints of the history that are damaged; index files that they share are read once."""
+    def _damaged_checkpoints(self, sequences: Iterable[int]) -> Iterator[int]:
+        """Yield the damaged checkpoints among `sequences`; index files that they share are read once."""
         edges: list[Edge] = []
-        for number in sorted(numbers):
+        for number in sorted(sequences):
             requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number, edges)
             saved = checkpoint.receive(self._names, self._chain, number, requested)
             if saved is None:
@@ -204,7 +206,7 @@ class ChainRepairs:
         return saved
 
     def _is_leftover(self, number: int, newest_sound: int, listed: set[str]) -> bool:
-        """Whether a checkpoint that cannot be read is no damage: it lacks index files, below a sound checkpoint.
+        """Whether an unreadable checkpoint is harmless: it lacks index files, and a newer checkpoint is sound.
 
         A writer was paused while it wrote this one, and a vacuum deleted the index files meanwhile.
         """
@@ -213,22 +215,22 @@ class ChainRepairs:
         named = checkpoint.named_files(self._objects, self._names, self._chain, number)
         return named is not None and not listed.issuperset(named)
 
-    def _hinted(self, hint: bytes | None, checkpoints: set[int]) -> tuple[int | None, int, str]:
-        """The checkpoint and the boundary that the hint names, and what is wrong with it."""
+    def _read_hint(self, hint: bytes | None, checkpoints: set[int]) -> tuple[int | None, int, str]:
+        """Return the checkpoint and the boundary that the hint names, and the damage of the hint as text."""
         if hint is None:
-            needed = checkpoints or self._exists(CHECKPOINT_EVERY)
+            needed = checkpoints or self._entry_exists(CHECKPOINT_EVERY)
             return None, 0, "it is missing" if needed else ""
         try:
             document = decode(LatestDocument, keys.latest(self._chain), hint)
         except CorruptionError as error:
             return None, 0, str(error)
         if checkpoint.hint_of_this_store(self._names, document) is not document:
-            needed = checkpoints or self._exists(CHECKPOINT_EVERY)
+            needed = checkpoints or self._entry_exists(CHECKPOINT_EVERY)
             return None, 0, f"it is one of the store {document.store_id}" if needed else ""
         return document.sequence, document.boundary, ""
 
-    def _named_head(self, hint: LatestDocument) -> tuple[str, str]:
-        """How the newest entry that the hint names differs from its hash there, and that it is missing, as texts."""
+    def _hinted_head_damage(self, hint: LatestDocument) -> tuple[str, str]:
+        """Return how the entry that the hint names as newest differs from its recorded hash, or that it is missing."""
         entry = self._names.entry(self._chain, hint.head)
         data = read_if_there(self._objects, entry)
         if data is None:
@@ -237,7 +239,7 @@ class ChainRepairs:
             return "", ""
         return f"it names {entry} with the hash {hint.head_hash}, and that has another one", ""
 
-    def _exists(self, sequence: int) -> bool:
+    def _entry_exists(self, sequence: int) -> bool:
         return read_if_there(self._objects, self._names.entry(self._chain, sequence)) is not None
 
     def plan(self, survey: Survey) -> Iterator[Repair | Loss]:
@@ -250,19 +252,19 @@ class ChainRepairs:
         self._edges.begin_with(newest.edges if newest is not None else ())
         if (base.chain, base.chains) != (self._chain, self._chains):
             key = self._names.checkpoint_state(self._chain, base.sequence)
-            is_of = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
-            yield Loss(key, is_of, f"{keys.STORE} belongs to another store: put the right one back")
+            mismatch = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
+            yield Loss(key, mismatch, f"{keys.STORE} belongs to another store: put the right one back")
             return
         rebuilt: dict[int, Rebuilt] = {}
         loss = self._fold(base, damaged, rebuilt)
         if loss is not None:
-            yield self._no_checkpoint(survey.begins) if self.state.sequence < survey.begins else loss
-        yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
+            yield self._checkpoint_loss(survey.begins) if self.state.sequence < survey.begins else loss
+        yield from self._checkpoint_repairs(survey, damaged, base, rebuilt, lost=loss is not None)
         if loss is None and self.state.sequence:
-            yield from self._index_files(survey)
-        yield from self._hint(survey, base, rebuilt, lost=loss is not None)
+            yield from self._index_file_repairs(survey)
+        yield from self._hint_repairs(survey, base, rebuilt, lost=loss is not None)
         if survey.lost_head > max(self.state.sequence, survey.hinted or 0) and self.state.sequence and loss is None:
-            consequence = _lost_end(self._chain, self.state.sequence, survey.lost_head)
+            consequence = _lost_end_consequence(self._chain, self.state.sequence, survey.lost_head)
             yield Loss(keys.latest(self._chain), survey.damage, consequence, blocks=False)
         if survey.conflict:
             consequence = (
@@ -274,7 +276,7 @@ class ChainRepairs:
             yield from boundary_repairs(self._objects, self._pool, self._names, self._chain, survey.boundaries)
 
     def _fold(self, base: State, sequences: set[int], rebuilt: dict[int, Rebuilt]) -> Loss | None:
-        """Fold the entries after ``base``, and keep the states of the wanted checkpoints."""
+        """Fold the entries after ``base``, and keep the states at ``sequences`` in ``rebuilt``."""
 
         def keep(state: State) -> None:
             self.state = state
@@ -291,23 +293,23 @@ class ChainRepairs:
             except CorruptionError as error:
                 if str(error).startswith(self._names.entry(self._chain, self.state.sequence)):
                     rebuilt.pop(self.state.sequence, None)  # The last entry that was folded was altered.
-                    return self._loss(self.state.sequence, self._later(), str(error))
-                return self._loss(self.state.sequence + 1, self._later(), str(error))
-            later = self._later()
+                    return self._entry_loss(self.state.sequence, self._later_entries(), str(error))
+                return self._entry_loss(self.state.sequence + 1, self._later_entries(), str(error))
+            later = self._later_entries()
             if not later:
                 return None
             following = self.state.sequence + 1
             if later[0] != following and tail.get(following) is None:  # Else it was written meanwhile.
-                return self._loss(self.state.sequence + 1, later, "")
+                return self._entry_loss(self.state.sequence + 1, later, "")
 
-    def _later(self) -> list[int]:
+    def _later_entries(self) -> list[int]:
         """The numbers of the existing entries after the newest known state."""
         last_known = self._names.entry(self._chain, self.state.sequence)
         entries = self._objects.list(self._names.entries(self._chain), last_known)
         return [sequence for item in entries if (sequence := keys.entry_sequence(item.key)) is not None]
 
-    def _loss(self, first: int, later: list[int], error: str) -> Loss:
-        """Entry ``first`` is missing or damaged, though it or later ones exist."""
+    def _entry_loss(self, first: int, later: list[int], error: str) -> Loss:
+        """Describe the loss of entry ``first``, which is missing or damaged."""
         last = max(later, default=first)
         present = {*later, *range(self.state.sequence + 1)}
         missing = [str(number) for number in range(first, last) if number not in present]
@@ -321,8 +323,8 @@ class ChainRepairs:
         )
         return Loss(self._names.entry(self._chain, first), damage, consequence)
 
-    def _no_checkpoint(self, begins: int) -> Loss:
-        """No checkpoint of the history can be read, and a vacuum has deleted the entries that it stands for."""
+    def _checkpoint_loss(self, begins: int) -> Loss:
+        """Describe the loss of all checkpoints of the history, whose entries a vacuum has deleted."""
         consequence = (
             f"a vacuum has deleted entries up to {begins}, for which this checkpoint or a later one stands; without "
             f"one the state of chain {self._chain} is not known. The store cannot be opened until one is put back, its "
@@ -331,7 +333,7 @@ class ChainRepairs:
         damage = f"no checkpoint of entry {begins} or a later one can be read"
         return Loss(self._names.checkpoint_state(self._chain, begins), damage, consequence)
 
-    def _checkpoints(
+    def _checkpoint_repairs(
         self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
     ) -> Iterator[Repair | Loss]:
         for number in sorted(damaged):
@@ -339,11 +341,11 @@ class ChainRepairs:
             damage = "it cannot be read: it or its index is missing or altered" if exists else "it is missing"
             if number in rebuilt:
                 action = f"written again from the entries up to {number}"
-                yield Repair(key, damage, action, self._encoded(rebuilt[number]))
+                yield Repair(key, damage, action, self._encode_checkpoint(rebuilt[number]))
                 continue
             if number > self.state.sequence > 0 and not lost:  # Of an empty chain the hint says it.
                 evidence = "it was written after an entry of that number"
-                consequence = _lost_end(self._chain, self.state.sequence, number)
+                consequence = _lost_end_consequence(self._chain, self.state.sequence, number)
                 yield Loss(key, f"{damage}; {evidence}", consequence, blocks=False)
             if exists and number < base.sequence:
                 action = f"deleted: the checkpoint of entry {base.sequence} is newer, and sound"
@@ -351,18 +353,20 @@ class ChainRepairs:
             elif exists and not lost:
                 yield Repair(key, damage, "deleted: it is of no use", ((key, None),))
 
-    def _index_files(self, survey: Survey) -> Iterator[Repair | Loss]:
-        """Those of entries after the end of the chain: no process opens a chain that ends before them."""
+    def _index_file_repairs(self, survey: Survey) -> Iterator[Repair | Loss]:
+        """Delete index files of entries after the end of the chain: no process opens a chain that ends before them."""
         end = self.state.sequence
         for key, until in survey.index.items():
             if until <= end:
                 continue
             damage = f"it was written after entry {until}, which does not exist"
             if until not in survey.saved:  # Else the checkpoint says it.
-                yield Loss(key, damage, _lost_end(self._chain, end, until), blocks=False)
+                yield Loss(key, damage, _lost_end_consequence(self._chain, end, until), blocks=False)
             yield Repair(key, damage, "deleted: it is of no use", ((key, None),))
 
-    def _hint(self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool) -> Iterator[Repair | Loss]:
+    def _hint_repairs(
+        self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
+    ) -> Iterator[Repair | Loss]:
         key = keys.latest(self._chain)
         usable = {number: saved.state for number, saved in survey.saved.items() if saved is not None}
         usable |= {number: each.state for number, each in rebuilt.items()}
@@ -382,7 +386,7 @@ class ChainRepairs:
         elif lost:
             return
         elif self.state.sequence:
-            writes = self._encoded(Rebuilt(self.state, self._edges.up_to(edge_of(self.state))))
+            writes = self._encode_checkpoint(Rebuilt(self.state, self._edges.up_to(edge_of(self.state))))
             action = f"written again, to a new checkpoint of entry {self.state.sequence}"
             yield Repair(key, damage, action, (*writes, hint(self.state)))
         elif survey.hinted:
@@ -395,13 +399,13 @@ class ChainRepairs:
         else:
             yield Repair(key, damage, "deleted: the chain has no entries", ((key, None),))
 
-    def _encoded(self, rebuilt: Rebuilt) -> tuple[tuple[str, bytes], ...]:
-        """The objects of a checkpoint with all its index files: a damaged one may be among those that it shares."""
+    def _encode_checkpoint(self, rebuilt: Rebuilt) -> tuple[tuple[str, bytes], ...]:
+        """Encode a checkpoint with all its index files: a damaged one may be among those shared with others."""
         return tuple(checkpoint.encoded(self._names, self._chain, rebuilt.edges, rebuilt.state))
 
 
-def _lost_end(chain: int, end: int, last: int) -> str:
-    """The consequence for a chain that ends at an entry, although a later one is known to have existed."""
+def _lost_end_consequence(chain: int, end: int, last: int) -> str:
+    """Describe what follows when a chain ends at an entry although a later one is known to have existed."""
     return (
         f"chain {chain} ends at entry {end}: entries {end + 1} to {last} are lost, or the bucket was rolled back. The "
         "store opens without them"
@@ -413,5 +417,5 @@ def _sequence(saved: Saved) -> int:
 
 
 def _entries_of(boundaries: Mapping[int, BoundaryDocument | None]) -> set[int]:
-    """The entries of the boundaries that are not lost."""
+    """Return the entries of the boundaries that are not lost."""
     return {boundary.sequence for boundary in boundaries.values() if boundary is not None}

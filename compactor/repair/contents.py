@@ -18,7 +18,7 @@ from txnstore.runtime import instant
 
 @dataclass(frozen=True, slots=True)
 class StoreContents:
-    """What is here of a store.
+    """The contents of one store below a root.
 
     Attributes:
         store_id: Its id.
@@ -44,7 +44,7 @@ class StoreContents:
 
     @property
     def command(self) -> str:
-        """The command that chooses this store, with all that it must be given."""
+        """The command that chooses this store, with its arguments."""
         number = "" if self.total_chains is not None else " --chains N"
         return f"txnstore recover --identity {self.store_id}{number}"
 
@@ -66,7 +66,7 @@ class StoreContents:
 
 
 def contents_of(connection: Connection, store_id: str, chains: int | None = None) -> StoreContents:
-    """What is here of a store, whichever one ``store.json`` names. Nothing is written.
+    """Return the contents of a store, whichever one ``store.json`` names. Nothing is written.
 
     It costs a list of the store's chains, and what an open costs.
 
@@ -78,7 +78,7 @@ def contents_of(connection: Connection, store_id: str, chains: int | None = None
     items = connection.objects.list(names.chains)
     numbers = {number for item in items if (number := keys.chain_number(item.key)) is not None}
     saved = {sequence for item in items if (sequence := keys.checkpoint_sequence(item.key)) is not None}
-    view, damage = _view(connection, names, chains if chains is not None else max(numbers, default=0) + 1)
+    view, damage = _read_view(connection, names, chains if chains is not None else max(numbers, default=0) + 1)
     return StoreContents(
         store_id=store_id,
         chains=len(numbers),
@@ -86,14 +86,14 @@ def contents_of(connection: Connection, store_id: str, chains: int | None = None
         entries=sum(keys.entry_sequence(item.key) is not None for item in items),
         checkpoints=tuple(sorted(saved)),
         newest_ms=max((item.modified_ms for item in items), default=0),
-        topics=_topics(view) if view is not None else None,
+        topics=_records_by_topic(view) if view is not None else None,
         damage=damage,
         total_chains=chains,
     )
 
 
-def _view(connection: Connection, names: Keys, count: int) -> tuple[View | None, str]:
-    """The newest states of a store, or why they cannot be read."""
+def _read_view(connection: Connection, names: Keys, count: int) -> tuple[View | None, str]:
+    """Return the newest states of a store, or why they cannot be read."""
     runtime = connection.runtime
     with runtime.executor() as workers:  # Not the pool of requests, for which they wait.
         context = ChainContext(connection.objects, names, runtime, connection.pool, count, read_only=True)
@@ -105,7 +105,7 @@ def _view(connection: Connection, names: Keys, count: int) -> tuple[View | None,
             return None, str(error)
 
 
-def _topics(view: View) -> dict[str, int]:
+def _records_by_topic(view: View) -> dict[str, int]:
     records = dict.fromkeys(sorted(view.topics), 0)
     for tp, log in view.partitions.items():
         if tp.topic in records:

@@ -1,4 +1,4 @@
-"""Finds out which entries of the history are lost, and writes boundaries again.
+"""Find lost entries of the history, and write boundaries again.
 
 See docs/internals/design/history.md.
 """
@@ -21,7 +21,7 @@ _PAGE = 10_000
 
 
 def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The first and the last number of each run of entries of the history that do not exist.
+    """Yield the first and the last number of each run of entries of the history that do not exist.
 
     A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So the last one of
     each run is asked for.
@@ -30,24 +30,24 @@ def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, l
         first: The entry of the last boundary.
         last: The newest entry that is known to have existed.
     """
-    before, after = first, names.entry(chain, first)
+    newest, after = first, names.entry(chain, first)
     while page := objects.list(names.entries(chain), after, _PAGE):
         for number in (keys.entry_sequence(item.key) for item in page):
             if number is not None:
-                if number > before + 1 and read_if_there(objects, names.entry(chain, number - 1)) is None:
-                    yield before + 1, number - 1
-                before = number
+                if number > newest + 1 and read_if_there(objects, names.entry(chain, number - 1)) is None:
+                    yield newest + 1, number - 1
+                newest = number
         if len(page) < _PAGE:
             break
         after = page[-1].key
-    if before < last:
-        yield before + 1, last
+    if newest < last:
+        yield newest + 1, last
 
 
 def boundary_repairs(
     objects: ObjectStore, pool: Executor, names: Keys, chain: int, boundaries: Mapping[int, BoundaryDocument | None]
 ) -> Iterator[Repair | Loss]:
-    """Boundaries that can be written again: each one as the next one is, the last one from what entries are left.
+    """Yield lost boundaries to write again: each like the one after it, the last one from the entries that are left.
 
     ``boundaries``: what :func:`read_boundaries` has returned.
     """
@@ -59,7 +59,7 @@ def boundary_repairs(
             continue
         if following is None:
             sound = [each.sequence for each in boundaries.values() if each is not None]
-            following = _beginning(objects, pool, names, chain, max(sound, default=0))
+            following = _boundary_after_gaps(objects, pool, names, chain, max(sound, default=0))
         damage = "it is missing or damaged: a process that has slept would not notice that entries were deleted"
         if following is None:
             consequence = "no checkpoint can be read that the remaining entries follow"
@@ -69,10 +69,12 @@ def boundary_repairs(
         yield Repair(key, damage, action, ((key, encode(following)),))
 
 
-def _beginning(objects: ObjectStore, pool: Executor, names: Keys, chain: int, begin: int) -> BoundaryDocument | None:
-    """A boundary at the first checkpoint after which no entry is missing; None if none can be read."""
-    last, complete_from = begin, begin
-    after = names.entry(chain, begin)
+def _boundary_after_gaps(
+    objects: ObjectStore, pool: Executor, names: Keys, chain: int, last_known: int
+) -> BoundaryDocument | None:
+    """Return a boundary at the first readable checkpoint after which no entry is missing; None if there is none."""
+    last, complete_from = last_known, last_known
+    after = names.entry(chain, last_known)
     while page := objects.list(names.entries(chain), after, _PAGE):
         for item in page:
             number = keys.entry_sequence(item.key)

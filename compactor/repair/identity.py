@@ -28,7 +28,7 @@ _ELSEWHERE = "put an older version or a copy of it back"
 
 
 class Identified(NamedTuple):
-    """Which store is here.
+    """The store that is here, or why it cannot be determined.
 
     Attributes:
         document: The document of the store; None if that cannot be known.
@@ -48,7 +48,7 @@ class Identified(NamedTuple):
 
 
 def identify(connection: Connection, chains: int | None, chosen: str | None) -> Identified:
-    """Find out which store is here: the one that ``store.json`` names, else the only one with chains, or a chosen one.
+    """Find the store that ``store.json`` names, else the only one that has chains, or the chosen one.
 
     Args:
         connection: The connection to the store; it need not be loaded.
@@ -74,14 +74,14 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         msg = f"nothing is left of the store {chosen} at {url}: {here}"
         raise InvalidConfigError(msg)
     if present is not None and chosen in (None, present.store_id):
-        return _present(connection, present, ids, chains)
+        return _identify_named(connection, present, ids, chains)
     if present is not None:
         damage = f"it names the store {present.store_id}"
     contents = _contents(connection, ids) if len(ids) > 1 else ()
     if chosen is None and len(ids) != 1:
-        return Identified(None, None, _undecided(connection, damage, contents), contents, choices=contents)
+        return Identified(None, None, _identity_loss(connection, damage, contents), contents, choices=contents)
     names = Keys(chosen or ids[0])
-    count, proven = _count(connection, names, chains)
+    count, proven = _chain_count(connection, names, chains)
     if count is None:
         least = counted(_last_chain(connection, names) + 1, "chain")
         option = f"give it with --chains ({least} at least)"
@@ -92,7 +92,7 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
     document = StoreDocument(
         store_id=names.store_id,
         chains=count,
-        created_at=_created_at(connection, names),
+        created_at=_creation_time(connection, names),
         transaction_max_timeout_ms=MAX_TIMEOUT_MS,
     )
     action = f"written again: store {names.store_id} with {counted(count, 'chain')}"
@@ -105,9 +105,7 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
 
 
 def recover_command(connection: Connection) -> str:
-    """The command for a store that does not open, with all that it must be given; where there is a choice, one that
-    only shows it.
-    """
+    """Return the command that recovers a store that does not open; with several stores, one that shows them."""
     try:
         choices = identify(connection, None, None).choices
     except TxnStoreError:
@@ -117,8 +115,10 @@ def recover_command(connection: Connection) -> str:
     return choices[0].command if choices else "txnstore recover"
 
 
-def _present(connection: Connection, document: StoreDocument, ids: Sequence[str], chains: int | None) -> Identified:
-    """The store that ``store.json`` names, unless the objects here are those of another one."""
+def _identify_named(
+    connection: Connection, document: StoreDocument, ids: Sequence[str], chains: int | None
+) -> Identified:
+    """Identify the store that ``store.json`` names, unless the objects here belong to another one."""
     names = Keys(document.store_id)
     contents = _contents(connection, ids) if set(ids) - {document.store_id} else ()
     if connection.objects.list(names.chain(CATALOG), limit=1) or not (why := other_store(connection.objects, names)):
@@ -130,16 +130,20 @@ def _present(connection: Connection, document: StoreDocument, ids: Sequence[str]
             raise InvalidConfigError(msg)
         return Identified(document, stores=contents)
     if not contents:
-        return Identified(None, None, Loss(keys.STORE, why, f"the store does not open. {_of_segments(connection)}"))
+        return Identified(
+            None, None, Loss(keys.STORE, why, f"the store does not open. {_describe_segments(connection)}")
+        )
     choices = tuple(item for item in contents if item.store_id != document.store_id)
-    loss = Loss(keys.STORE, why, f"the store does not open. {_choices(choices)}")
+    loss = Loss(keys.STORE, why, f"the store does not open. {_describe_choices(choices)}")
     return Identified(None, None, loss, contents, choices=choices)
 
 
-def _undecided(connection: Connection, damage: str, contents: Sequence[StoreContents]) -> Loss:
-    """The loss of ``store.json`` where there are chains of no store, or of several."""
+def _identity_loss(connection: Connection, damage: str, contents: Sequence[StoreContents]) -> Loss:
+    """Describe the loss of ``store.json`` where there are chains of no store, or of several."""
     if contents:
-        return Loss(keys.STORE, damage, f"which store this is cannot be known: choose it. {_choices(contents)}")
+        return Loss(
+            keys.STORE, damage, f"which store this is cannot be known: choose it. {_describe_choices(contents)}"
+        )
     if not (reason := describe_traces(connection.objects)):
         if damage == "it is missing":
             raise no_document(connection.objects)
@@ -147,19 +151,19 @@ def _undecided(connection: Connection, damage: str, contents: Sequence[StoreCont
     consequence = (
         f"which store this is cannot be known: {reason}, and no entry or checkpoint shows its id; {_ELSEWHERE}"
     )
-    return Loss(keys.STORE, damage, f"{consequence}. {_of_segments(connection)}")
+    return Loss(keys.STORE, damage, f"{consequence}. {_describe_segments(connection)}")
 
 
-def _choices(contents: Sequence[StoreContents]) -> str:
-    """What is here of each store, and the command that chooses it."""
+def _describe_choices(contents: Sequence[StoreContents]) -> str:
+    """Describe the contents of each store, and the command that chooses it."""
     each = "; ".join(f"{item} (`{item.command}`)" for item in contents)
     if all(item.total_chains is not None for item in contents):
         return f"Here is {each}"
     return f"Here is {each}. N is the number of chains that the store was created with, which no checkpoint shows"
 
 
-def _of_segments(connection: Connection) -> str:
-    """How many records' objects are here without a chain that says which of them are committed."""
+def _describe_segments(connection: Connection) -> str:
+    """Describe the objects with records that no chain says are committed."""
     items = [item for item in connection.objects.list(keys.TOPICS) if keys.has_segments(item.key)]
     size = sum(item.size for item in items)
     if not items:
@@ -171,11 +175,11 @@ def _of_segments(connection: Connection) -> str:
 
 
 def _contents(connection: Connection, ids: Sequence[str]) -> tuple[StoreContents, ...]:
-    return tuple(contents_of(connection, each, _newest_count(connection, Keys(each))) for each in ids)
+    return tuple(contents_of(connection, each, _chain_count_in_checkpoint(connection, Keys(each))) for each in ids)
 
 
 def misplaced(state: State) -> str | None:
-    """Something in the state of a chain that belongs to another one by the number of chains; None: nothing."""
+    """Name something in the state that another chain would lead, by the number of chains; None if all is in place."""
     for tp in sorted(state.partitions):
         if chain_of_partition(tp, state.chains) != state.chain:
             return f"partition {tp}"
@@ -188,20 +192,20 @@ def misplaced(state: State) -> str | None:
     return None
 
 
-def _newest_count(connection: Connection, names: Keys) -> int | None:
-    """The number of chains as a checkpoint has it; None without one."""
-    saved = _newest(connection, names, _last_chain(connection, names))
+def _chain_count_in_checkpoint(connection: Connection, names: Keys) -> int | None:
+    """Return the number of chains in a checkpoint; None without one."""
+    saved = _first_checkpoint_state(connection, names, _last_chain(connection, names))
     return saved.chains if saved is not None else None
 
 
 def _last_chain(connection: Connection, names: Keys) -> int:
-    """The greatest number of a chain with objects."""
+    """Return the greatest number of a chain that has objects."""
     numbers = {keys.chain_number(item.key) for item in connection.objects.list(names.chains)}
     return max((number for number in numbers if number is not None), default=0)
 
 
-def _newest(connection: Connection, names: Keys, last: int) -> State | None:
-    """The state in the newest checkpoint of the first chain that has one."""
+def _first_checkpoint_state(connection: Connection, names: Keys, last: int) -> State | None:
+    """Return the state in the newest checkpoint of the first chain that has one."""
     for number in range(last + 1):
         saved = checkpoint.newest(connection.objects, connection.pool, names, number)
         if saved is not None:
@@ -209,10 +213,10 @@ def _newest(connection: Connection, names: Keys, last: int) -> State | None:
     return None
 
 
-def _count(connection: Connection, names: Keys, chains: int | None) -> tuple[int | None, bool]:
-    """The number of chains as a checkpoint has it, else as given; None if neither says so. Whether it is proven."""
+def _chain_count(connection: Connection, names: Keys, chains: int | None) -> tuple[int | None, bool]:
+    """Return the number of chains (None if unknown), and whether a checkpoint proves it."""
     last = _last_chain(connection, names)
-    state = _newest(connection, names, last)
+    state = _first_checkpoint_state(connection, names, last)
     if state is not None:
         if chains not in (None, state.chains):
             msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {chains}"
@@ -224,17 +228,17 @@ def _count(connection: Connection, names: Keys, chains: int | None) -> tuple[int
     return chains, False
 
 
-def _created_at(connection: Connection, names: Keys) -> int:
-    """The time of the first entry of the catalog, or now."""
+def _creation_time(connection: Connection, names: Keys) -> int:
+    """Return the time of the first entry of the catalog, or now."""
     key = names.entry(0, 1)
     try:
         return decode_entry(key, connection.objects.get(key)).timestamp
     except (CorruptionError, ObjectNotFoundError):
-        return _first_boundary(connection, names) or connection.runtime.clock()
+        return _first_boundary_time(connection, names) or connection.runtime.clock()
 
 
-def _first_boundary(connection: Connection, names: Keys) -> int:
-    """The time of the first boundary of the catalog, whose oldest entries were deleted; 0 without one."""
+def _first_boundary_time(connection: Connection, names: Keys) -> int:
+    """Return the time of the catalog's first boundary, for deleted first entries; 0 without one."""
     try:
         return max(0, read_boundary(connection.objects, names, 0, 1).timestamp)
     except CorruptionError:

@@ -28,7 +28,7 @@ class PlannedObjects:
         """The bytes of an object, or of a range of it."""
         if key not in self._writes:
             return self.inner.get(key, start, end)
-        return self._written(key)[start:end]
+        return self._planned_write(key)[start:end]
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         """The objects whose keys start with a prefix, in the order of their keys."""
@@ -43,7 +43,7 @@ class PlannedObjects:
         """The size and the modification time of an object."""
         if key not in self._writes:
             return self.inner.stat(key)
-        return ObjectInfo(key, len(self._written(key)), self.now_ms())
+        return ObjectInfo(key, len(self._planned_write(key)), self.now_ms())
 
     def now_ms(self) -> int:
         """The time of the store's clock."""
@@ -64,11 +64,12 @@ class PlannedObjects:
     def close(self) -> None:
         """The objects of the store belong to the caller."""
 
-    def _written(self, key: str) -> bytes:
+    def _planned_write(self, key: str) -> bytes:
         data = self._writes[key]
         if data is None:
             raise ObjectNotFoundError(f"{key} will be deleted")
         return data
 
     def _refused(self, key: str) -> StorageRefusedError:
+        """Refuse a write: the objects only show what a plan would make."""
         return StorageRefusedError(f"{key} is not written: the repairs of {self.url} are only tried")

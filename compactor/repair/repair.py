@@ -29,7 +29,7 @@ from txnstore.validation import check_integer, check_writable
 _LOG = logging.getLogger(__name__)
 
 #: What follows from damage that only the past needs.
-_PAST = (
+_HISTORY_CONSEQUENCE = (
     "nothing that is stored now is lost: a later checkpoint is sound. Earlier snapshots cannot be read, and a "
     "verification names it, until it is put back from a backup or goes with the history. If a vacuum is refused for "
     "it, one with `--force` is not, and a later one deletes that history"
@@ -76,14 +76,14 @@ def plan_repairs(
     chain_repairs = _chains(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey, chain_repairs))
-    if repair is None and all(survey.sound for survey in surveys) and _opens_whole(connection):
+    if repair is None and all(survey.sound for survey in surveys) and _opens_without_gap(connection):
         missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
-        plan = RepairPlan(lost=missing + _lost_now(connection), stores=stores, foreign=foreign)
-        return _looked_through(connection, plan, deep=deep)
+        plan = RepairPlan(lost=missing + _lost_segments_of_open_store(connection), stores=stores, foreign=foreign)
+        return _with_remaining_damage(connection, plan, deep=deep)
     # 3. What the entries and checkpoints of each chain rebuild, and what they lack.
     items = [item for chain, survey in zip(chain_repairs, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
-        _check_places(chain_repairs)
+        _check_chain_count(chain_repairs)
         items.insert(0, repair)
     repairs = tuple(item for item in items if isinstance(item, Repair))
     losses = tuple(item for item in items if isinstance(item, Loss))
@@ -94,8 +94,8 @@ def plan_repairs(
         check_features(names.chain(state.chain).removesuffix("/"), state.requires.write, WRITE_FEATURES, "write")
     # 4. The plan is tried on a copy in memory: the store must open after it.
     plan = RepairPlan(repairs, losses, stores=stores, foreign=foreign)
-    plan = _tried(connection, names, plan, deep=deep) if plan.opens else plan
-    return plan if identified.proven or plan.opens or repair is None else _withheld(plan, repair, document.chains)
+    plan = _try_plan(connection, names, plan, deep=deep) if plan.opens else plan
+    return plan if identified.proven or plan.opens or repair is None else _without_writes(plan, repair, document.chains)
 
 
 def repair(connection: Connection, plan: RepairPlan) -> None:
@@ -137,23 +137,23 @@ def _chains(connection: Connection, document: StoreDocument) -> list[ChainRepair
 
 
 def _survey(chain: ChainRepairs) -> Survey:
-    """The survey of a chain; a second one if something seems damaged: a vacuum and writers may work meanwhile."""
+    """Survey a chain; twice if something seems damaged, because a vacuum and writers may work meanwhile."""
     survey = chain.survey()
     return survey if survey.sound else chain.survey()
 
 
-def _refusal(connection: Connection) -> str:
-    """Why the store does not open; empty if it does."""
+def _corruption_on_open(connection: Connection) -> str | None:
+    """Return the damage that keeps the store from opening; None if it opens."""
     try:
         connection.load()
     except CorruptionError as error:
         return str(error)
-    return ""
+    return None
 
 
-def _opens_whole(connection: Connection) -> bool:
-    """Whether the store opens, and no chain has entries behind more missing ones than an open looks at."""
-    if _refusal(connection):
+def _opens_without_gap(connection: Connection) -> bool:
+    """Whether the store opens, and no chain has entries behind a gap that an open does not look past."""
+    if _corruption_on_open(connection) is not None:
         return False
     names = connection.keys
     for state in connection.view().states:
@@ -166,19 +166,19 @@ def _opens_whole(connection: Connection) -> bool:
     return True
 
 
-def _tried(connection: Connection, names: Keys, plan: RepairPlan, *, deep: bool) -> RepairPlan:
-    """The plan; with one more loss if the store would not open after its repairs."""
+def _try_plan(connection: Connection, names: Keys, plan: RepairPlan, *, deep: bool) -> RepairPlan:
+    """Return the plan, with one more loss if the store would not open after its repairs."""
     writes = [write for item in plan.repairs for write in item.writes]
-    with Connection(PlannedObjects(connection.objects, writes), read_only=True, runtime=connection.runtime) as trial:
-        why = _refusal(trial)
-        if not why:
-            return _looked_through(trial, plan, deep=deep)
+    with Connection(PlannedObjects(connection.objects, writes), read_only=True, runtime=connection.runtime) as repaired:
+        damage = _corruption_on_open(repaired)
+        if damage is None:
+            return _with_remaining_damage(repaired, plan, deep=deep)
     consequence = "the store does not open, and nothing that is here repairs that: put back what is lost from a backup"
-    return replace(plan, lost=(*plan.lost, Loss(names.chains, why, consequence)))
+    return replace(plan, lost=(*plan.lost, Loss(names.chains, damage, consequence)))
 
 
-def _withheld(plan: RepairPlan, document: Repair, chains: int) -> RepairPlan:
-    """The plan that writes nothing: of a number of chains that nothing shows, what does not open may be the result."""
+def _without_writes(plan: RepairPlan, document: Repair, chains: int) -> RepairPlan:
+    """Return a plan without repairs: no object proves the number of chains, so the store may not open because of it."""
     consequence = (
         f"not written, and nothing else: the store does not open with {counted(chains, 'chain')}, for which no object "
         "speaks. If it may have another number, give that with --chains; else put back first what is lost besides"
@@ -186,40 +186,45 @@ def _withheld(plan: RepairPlan, document: Repair, chains: int) -> RepairPlan:
     return replace(plan, repairs=(), lost=(Loss(document.key, document.damage, consequence), *plan.lost))
 
 
-def _looked_through(trial: Connection, plan: RepairPlan, *, deep: bool) -> RepairPlan:
-    """The plan, with what is damaged besides in the store as it is after the repairs."""
-    named = {item.key for item in plan.lost}
+def _with_remaining_damage(repaired: Connection, plan: RepairPlan, *, deep: bool) -> RepairPlan:
+    """Return the plan with the damage that the store would still have after the repairs."""
+    known = {item.key for item in plan.lost}
     if not deep:
-        past = [item for state in trial.view().states for item in _missing_past(trial, state) if item.key not in named]
-        return replace(plan, past=tuple(past))
-    violations = [item for item in verify(trial, deep=True).violations if _object_of(item.subject) not in named]
+        history_losses = [
+            item
+            for state in repaired.view().states
+            for item in _missing_history(repaired, state)
+            if item.key not in known
+        ]
+        return replace(plan, past=tuple(history_losses))
+    violations = [item for item in verify(repaired, deep=True).violations if _object_of(item.subject) not in known]
     segments = {
         item.subject: item.message
         for item in violations
         if keys.has_segments(_object_of(item.subject)) or "#" in item.subject
     }
-    lost = altered_segments(trial.view().states, segments)
-    named |= {item.key for item in lost}
-    others = {_object_of(item.subject): item.message for item in violations if _object_of(item.subject) not in named}
-    past = [Loss(key, message, _PAST, blocks=False) for key, message in others.items()]
-    return replace(plan, lost=plan.lost + lost, past=tuple(past))
+    lost = altered_segments(repaired.view().states, segments)
+    known |= {item.key for item in lost}
+    others = {_object_of(item.subject): item.message for item in violations if _object_of(item.subject) not in known}
+    history_losses = [Loss(key, message, _HISTORY_CONSEQUENCE, blocks=False) for key, message in others.items()]
+    return replace(plan, lost=plan.lost + lost, past=tuple(history_losses))
 
 
 def _object_of(subject: str) -> str:
-    """The object of a violation, whose subject may be a segment in one."""
+    """Return the key of the object that a violation is about; the subject may be a segment in it."""
     return subject.partition("#")[0]
 
 
-def _missing_past(trial: Connection, state: State) -> Iterator[Loss]:
-    """The missing entries of the history of a chain."""
-    names, first = trial.keys, trial.chains[state.chain].boundaries.last().sequence
-    for start, end in missing_entries(trial.objects, names, state.chain, first, state.sequence):
+def _missing_history(repaired: Connection, state: State) -> Iterator[Loss]:
+    """Yield the missing entries of the history of a chain."""
+    names, first = repaired.keys, repaired.chains[state.chain].boundaries.last().sequence
+    for start, end in missing_entries(repaired.objects, names, state.chain, first, state.sequence):
         entries = f"entries {start} to {end} of chain {state.chain} are" if end > start else "it is"
-        yield Loss(names.entry(state.chain, start), f"{entries} missing", _PAST, blocks=False)
+        yield Loss(names.entry(state.chain, start), f"{entries} missing", _HISTORY_CONSEQUENCE, blocks=False)
 
 
 def _missing_heads(connection: Connection, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
-    """The newest known entries that do not exist: no vacuum deletes one, so that later ones may have been lost, too."""
+    """Find newest known entries that are missing: no vacuum deletes one, so later entries may be lost as well."""
     losses = []
     for state in states:
         key = names.entry(state.chain, state.sequence)
@@ -234,14 +239,14 @@ def _missing_heads(connection: Connection, names: Keys, states: Sequence[State])
     return tuple(losses)
 
 
-def _lost_now(connection: Connection) -> tuple[Loss, ...]:
-    """The lost segments of a store that opens; a second look if there are some: a vacuum may work meanwhile."""
+def _lost_segments_of_open_store(connection: Connection) -> tuple[Loss, ...]:
+    """Find lost segments, in two looks: a vacuum may delete replaced ones meanwhile."""
     losses = lost_segments(connection.objects, connection.keys, connection.view().states)
     return losses and lost_segments(connection.objects, connection.keys, connection.view().states)
 
 
-def _check_places(chain_repairs: list[ChainRepairs]) -> None:
-    """Refuse a number of chains with which something would be in the wrong chain."""
+def _check_chain_count(chain_repairs: list[ChainRepairs]) -> None:
+    """Refuse a number of chains by which a partition, group or transactional id would be in the wrong chain."""
     for chain in chain_repairs:
         subject = misplaced(chain.state)
         if subject is not None:

@@ -18,13 +18,13 @@ _PAGE = 10_000
 
 
 def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
-    """The lost segments, and entries with inlined records that the states name, in order of their keys.
+    """Return the lost segments and inlining entries that the states name, in order of their keys.
 
     A LIST for 1,000 objects, and for 1,000 entries from the first to the last with inlined records in use; no content
     is read. Only the sizes of objects in use are kept.
     """
     # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
-    in_use = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _all(states)}
+    in_use = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _slices_of(states)}
     sizes: dict[str, int] = {}
     # Of an entry the payload cannot be larger than the object; its exact size takes a GET.
     needed: dict[str, list[str]] = {}
@@ -35,14 +35,14 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
         if prefix not in needed:
             continue
         first, last = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
-        for item in _listed(objects, prefix, first):
+        for item in _list_after(objects, prefix, first):
             key = in_use.get(item.key.casefold())
             if key is not None:
                 sizes[key] = item.size
             if last and item.key >= last:
                 break
     lost: dict[str, tuple[str, list[Slice]]] = {}
-    for part in _all(states):
+    for part in _slices_of(states):
         damage = damage_of(part.batch.segment, sizes)
         if damage is not None:
             lost.setdefault(part.batch.segment.object, (damage, []))[1].append(part)
@@ -55,19 +55,19 @@ def altered_segments(states: Sequence[State], damages: Mapping[str, str]) -> tup
     ``damages``: what is wrong with segments, by their keys.
     """
     lost: dict[str, tuple[str, list[Slice]]] = {}
-    for part in _all(states):
+    for part in _slices_of(states):
         segment = part.batch.segment
         if segment.key in damages:
             lost.setdefault(segment.object, (damages[segment.key], []))[1].append(part)
     return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
 
 
-def _all(states: Sequence[State]) -> Iterator[Slice]:
+def _slices_of(states: Sequence[State]) -> Iterator[Slice]:
     return (part for state in states for part in slices(state))
 
 
-def _listed(objects: ObjectStore, prefix: str, after: str) -> Iterator[ObjectInfo]:
-    """The objects below a prefix whose keys are after one, a page at a time."""
+def _list_after(objects: ObjectStore, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    """Yield the objects below a prefix whose keys are after ``after``."""
     while True:
         page = objects.list(prefix, after, _PAGE)
         yield from page

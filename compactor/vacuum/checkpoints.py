@@ -1,4 +1,4 @@
-"""Which checkpoints and index files a vacuum deletes, and which ones the history of a chain may begin with.
+"""Which checkpoints and index files a vacuum deletes, and where the history of a chain may begin.
 
 Only chooses: ``vacuum.py`` deletes them, ``history.py`` has the boundaries and the entries, ``payloads.py`` the entries
 with inlined segments.
@@ -20,20 +20,20 @@ from txnstore.connection import Connection
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 
-def older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
-    """The objects that were last written at this time or before, in milliseconds since the epoch."""
+def written_until(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
+    """Return the objects that were last written at or before ``limit`` (milliseconds since the epoch)."""
     return [item for item in items if item.modified_ms <= limit]
 
 
 @dataclass(frozen=True, slots=True)
 class OldCheckpoints:
-    """The checkpoints that are older than the newest ones and that nothing needs, and where the history may begin.
+    """The old checkpoints and index files of chains that nothing needs, and where the history may begin.
 
     Attributes:
-        old: Their ``state.json``, of any age, and the index files that no remaining checkpoint names.
-        unneeded: Those of them to delete: they are older than the grace period. Heads come first, so that a checkpoint
-            does not look complete after its index files have been deleted.
-        remaining: All of both but the unneeded ones. They replace these, so they are made durable first.
+        old: ``state.json`` of old checkpoints, of any age, and the index files that no remaining checkpoint names.
+        unneeded: The objects of ``old`` from before the grace period, to be deleted. A ``state.json`` comes first, so
+            that a checkpoint does not look complete after its index files have been deleted.
+        remaining: All other objects of checkpoints. They replace the unneeded ones, so they are made durable first.
         candidates: For each chain the ``state.json`` that the next boundary may name; None without one.
         latest: For each chain the last entry that a boundary may name, however old it is: that of the oldest checkpoint
             that is kept regardless of its age; 0 without one.
@@ -89,6 +89,7 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
     index_keys = {item.key for item in index}
 
     def complete(sequences: Iterable[int]) -> Iterator[int]:
+        """Yield the complete checkpoints, newest first."""
         for sequence in sorted(sequences, reverse=True):
             named = checkpoint.named_files(objects, keys, chain, sequence)
             if named is not None and index_keys.issuperset(named):
@@ -103,7 +104,7 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
     unused = {sequence for sequence in written if sequence < newest[-1]} - needed
     remaining = written.keys() - (unused & before_grace)
     unnamed = [item for item in index if _is_garbage(item.key, remaining, newest[0])]
-    unneeded = [*(written[sequence] for sequence in sorted(unused & before_grace)), *older(unnamed, limit)]
+    unneeded = [*(written[sequence] for sequence in sorted(unused & before_grace)), *written_until(unnamed, limit)]
     deleted = {item.key for item in unneeded}
     return OldCheckpoints(
         [*(written[sequence] for sequence in sorted(unused)), *unnamed],

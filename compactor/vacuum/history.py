@@ -64,7 +64,7 @@ class ChainHistory:
     open_from: int
 
     def before(self, written: dict[int, ObjectInfo]) -> set[int]:
-        """The checkpoints, of these, that were written before the history began.
+        """Return the checkpoints in ``written`` from before the history began.
 
         An open transaction can always be explained: its first entry belongs to the history, however old it is.
         """
@@ -72,7 +72,7 @@ class ChainHistory:
         return {sequence for sequence in old if sequence < self.open_from}
 
     def needed(self, written: dict[int, ObjectInfo]) -> set[int]:
-        """The checkpoints that snapshots begin with: those at the boundaries, and the last one of each part."""
+        """Return the checkpoints that snapshots begin with: at the boundaries, and the last one of each part."""
         needed, newer = {self.last.sequence, self.settled}, None
         for sequence in sorted(written.keys() - self.before(written), reverse=True):
             part = written[sequence].modified_ms // self.part_ms
@@ -83,7 +83,7 @@ class ChainHistory:
 
 
 def histories(connection: Connection, now: int, history_ms: int) -> list[ChainHistory]:
-    """The histories of all chains.
+    """Return the histories of all chains.
 
     Args:
         now: The time of the storage's clock in ms.

@@ -1,4 +1,4 @@
-"""Entries with inlined segments: which of them readers need. See docs/internals/design/segments.md.
+"""Find the entries with inlined segments that readers need. See docs/internals/design/segments.md.
 
 An entry goes as a whole, with the history of its chain. Where the history cannot end behind it, for lack of later
 checkpoints, its line stays, and the bytes before it go. All vacuums write the same bytes, however late a request
@@ -122,13 +122,13 @@ def delete_payloads(
         For each payload the key of its entry and ``#``, and its size.
     """
     for item in spans:
-        sizes = [*connection.pool.map(partial(_delete, connection, dry_run=dry_run), item.staying)]
+        sizes = [*connection.pool.map(partial(_delete_payload, connection, dry_run=dry_run), item.staying)]
         if not dry_run and item.is_free and None not in sizes:
             connection.submit(ForgetEntries(item.chain, (item.span,)))
         yield [ObjectInfo(f"{key}#", size, 0) for key, size in zip(item.staying, sizes, strict=True) if size]
 
 
-def _delete(connection: Connection, key: str, *, dry_run: bool) -> int | None:
+def _delete_payload(connection: Connection, key: str, *, dry_run: bool) -> int | None:
     """Replace an entry by its line; returns the size of its payload, or None if the entry is damaged."""
     try:
         data = connection.objects.get(key)

@@ -29,7 +29,7 @@ _PAGE = 10_000
 
 
 class Unsound(NamedTuple):
-    """An object, and what is wrong with it."""
+    """An object, and the damage that makes a vacuum unsafe."""
 
     key: str
     damage: str
@@ -39,7 +39,7 @@ class Unsound(NamedTuple):
 
 
 def unsound(connection: Connection) -> list[Unsound]:
-    """What is wrong with boundaries and checkpoints, which entries are missing, and the first lost object with records.
+    """Find damaged boundaries and checkpoints, missing entries, and the first lost object with records.
 
     For each chain the requests of ``recover`` (its hint, a list, the checkpoints of the history, the boundaries), and
     lists of the entries of the history and of the objects with records. A hint that is merely missing or stale is not
@@ -50,12 +50,12 @@ def unsound(connection: Connection) -> list[Unsound]:
     """
     states = connection.view().states
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
-        damage = [item for each in workers.map(partial(_of_chain, connection), states) for item in each]
-    return damage + _lost(connection, states)
+        damage = [item for each in workers.map(partial(_chain_damage, connection), states) for item in each]
+    return damage + _find_lost_object(connection, states)
 
 
-def _lost(connection: Connection, states: Sequence[State]) -> list[Unsound]:
-    """The first object with records in use that is missing or truncated, in two looks, and how many there are."""
+def _find_lost_object(connection: Connection, states: Sequence[State]) -> list[Unsound]:
+    """Name the first missing or truncated object with records in use, and count the others; two looks must agree."""
 
     def look(states: Sequence[State]) -> dict[str, Loss]:
         return {loss.key: loss for loss in lost_segments(connection.objects, connection.keys, states)}
@@ -71,17 +71,17 @@ def _lost(connection: Connection, states: Sequence[State]) -> list[Unsound]:
     return [Unsound(first.key, f"{first.damage}, though it has records in use{more}")]
 
 
-def _of_chain(connection: Connection, state: State) -> list[Unsound]:
-    """The damage of a chain that two looks find: another vacuum and writers may work meanwhile."""
+def _chain_damage(connection: Connection, state: State) -> list[Unsound]:
+    """Return the damage of a chain that two looks agree on: another vacuum and writers may work meanwhile."""
     repairs = ChainRepairs(connection.objects, connection.pool, connection.keys, state.chain, len(connection.chains))
-    damage = [*_damage(connection, state, repairs.survey())]
+    damage = [*_damage_in_survey(connection, state, repairs.survey())]
     if not damage:
         return []
-    again = {*_damage(connection, state, repairs.survey())}
+    again = {*_damage_in_survey(connection, state, repairs.survey())}
     return [item for item in damage if item in again]
 
 
-def _damage(connection: Connection, state: State, survey: Survey) -> Iterator[Unsound]:
+def _damage_in_survey(connection: Connection, state: State, survey: Survey) -> Iterator[Unsound]:
     names, chain = connection.keys, state.chain
     for number, boundary in survey.boundaries.items():
         if boundary is None:
@@ -92,11 +92,11 @@ def _damage(connection: Connection, state: State, survey: Survey) -> Iterator[Un
     if survey.conflict:
         yield Unsound(keys.latest(chain), survey.conflict)
     first = max((each.sequence for each in survey.boundaries.values() if each is not None), default=0)
-    yield from _gaps(connection.objects, names, state, first)
+    yield from _first_gap(connection.objects, names, state, first)
 
 
-def _gaps(objects: ObjectStore, names: Keys, state: State, first: int) -> Iterator[Unsound]:
-    """The first missing entry of those after the last boundary, up to that of a state that was read before."""
+def _first_gap(objects: ObjectStore, names: Keys, state: State, first: int) -> Iterator[Unsound]:
+    """Yield the first missing entry between the last boundary and the known state."""
     expected, after = first + 1, names.entry(state.chain, first)
     page = objects.list(names.entries(state.chain), after, _PAGE)
     while True:
@@ -130,18 +130,20 @@ def check_sound(connection: Connection) -> None:
 
 
 def check_no_others(connection: Connection, others: Mapping[str, ForeignStore]) -> None:
-    """Refuse to delete anything while there are chains of another store: what this one does not name may be that one's.
+    """Refuse to delete anything while another store has chains here: objects unknown to this store may be its own.
 
     Raises:
         UnsoundStoreError: There are.
     """
     if others:
         store_id, other = max(others.items(), key=lambda item: item[1].youngest_ms)
-        raise UnsoundStoreError(f"nothing was deleted at {connection.url}: {about(connection.keys, store_id, other)}")
+        raise UnsoundStoreError(
+            f"nothing was deleted at {connection.url}: {describe_foreign(connection.keys, store_id, other)}"
+        )
 
 
-def about(names: Keys, store_id: str, other: ForeignStore) -> str:
-    """What there is of another store, and what can be done about it."""
+def describe_foreign(names: Keys, store_id: str, other: ForeignStore) -> str:
+    """Describe the objects of another store, and what can be done about them."""
     written = f"{counted(other.objects, 'object')}, the newest of {instant(other.youngest_ms)}"
     return (
         f"{Keys(store_id).chains} belongs to another store ({written}), and segments that the store {names.store_id} "

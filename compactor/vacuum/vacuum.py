@@ -15,7 +15,7 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
 from txnstore.chain.traces import hints_of_others, no_document
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
-from txnstore.compactor.vacuum.checkpoints import OldCheckpoints, old_checkpoints, older
+from txnstore.compactor.vacuum.checkpoints import OldCheckpoints, old_checkpoints, written_until
 from txnstore.compactor.vacuum.history import DEFAULT_HISTORY, ChainHistory, announce, delete, delete_entries, histories
 from txnstore.compactor.vacuum.payloads import delete_payloads, old_payloads
 from txnstore.compactor.vacuum.soundness import check_no_others, check_sound
@@ -49,14 +49,14 @@ DEFAULT_GRACE = 24 * 60 * 60
 #: The number of segments that are listed, looked up and deleted before the next ones are listed.
 _PAGE = 10_000
 #: The number of deleted keys that a report has.
-_NAMED = 10_000
+_MAX_NAMED_KEYS = 10_000
 #: The maximum number of keys per entry.
-_ENTRY = 5_000
+_KEYS_PER_ENTRY = 5_000
 #: The minimum age of temporary files, probe objects and leases of compactors before a vacuum deletes them: no write or
 #: probe takes longer, and no lease lasts longer without a renewal.
 _SWEEP_MS = 60 * 60 * 1000
 #: Of a store that may not be changed.
-_CONSEQUENCE = "nothing in it can be deleted"
+_READ_ONLY_CONSEQUENCE = "nothing in it can be deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +116,22 @@ class _Tally:
         self._kinds: dict[str, Deleted] = {}
 
     def delete(self, items: Iterable[ObjectInfo]) -> None:
-        """These objects are deleted."""
+        """Count deleted objects, which the caller has counted as listed."""
         for item in items:
-            if len(self._keys) < _NAMED:
+            if len(self._keys) < _MAX_NAMED_KEYS:
                 self._keys.append(item.key)
             kind = "inlined" if item.key.endswith("#") else "/".join(item.key.split("/")[:2])
             deleted = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
             self._kinds[kind] = replace(deleted, objects=deleted.objects + 1, bytes=deleted.bytes + item.size)
 
     def delete_pages(self, pages: Iterable[Sequence[ObjectInfo]]) -> None:
-        """These objects are deleted; nothing else lists them."""
+        """Count deleted objects as listed and as deleted."""
         for page in pages:
             self.listed += len(page)
             self.delete(page)
 
     def report(self, *, swept: int, announced: int, dry_run: bool, tables: str = "") -> VacuumReport:
-        """The report of all that was counted."""
+        """Return the report of all that was counted."""
         kinds = tuple(self._kinds[kind] for kind in sorted(self._kinds))
         objects = sum(kind.objects for kind in kinds)
         return VacuumReport(
@@ -218,7 +218,7 @@ def vacuum(
     grace_ms = _milliseconds("older_than", older_than, DEFAULT_GRACE)
     history_ms = max(grace_ms, _milliseconds("history", history, DEFAULT_HISTORY))
     if not dry_run:
-        check_writable(connection.read_only, connection.url, _CONSEQUENCE)
+        check_writable(connection.read_only, connection.url, _READ_ONLY_CONSEQUENCE)
     if foreign:
         return _vacuum_foreign(connection, foreign, dry_run=dry_run)
     return _Vacuum(connection, grace_ms, dry_run=dry_run).run(history_ms, expire=expire, force=force, tables=tables)
@@ -253,7 +253,7 @@ class _Vacuum:
         connection, dry_run, tally = self._connection, self._dry_run, self._tally
         if not dry_run:
             connection.check_rights(CLUSTER_ACTION)
-        _check(connection, force=force)
+        _check_deletable(connection, force=force)
         if not dry_run:
             connection.chains.save_if_overdue()
         kept_tables = self._publish(tables=tables) if self._has_tables else ""
@@ -263,17 +263,20 @@ class _Vacuum:
         ):
             kept_tables = self._publish(tables=tables)  # The last table of the store ends.
             self._in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
-        segments = _pages(connection.objects)
+        segments = _segment_pages(connection.objects)
         first_page = next(segments)
-        past = histories(connection, self._now, history_ms)
-        checkpoints = old_checkpoints(connection, self._now - self._grace_ms, past)
-        view, swept = self._delete_unannounced(checkpoints, past)
-        with _naming_what_was_deleted(tally, swept):
+        chain_histories = histories(connection, self._now, history_ms)
+        checkpoints = old_checkpoints(connection, self._now - self._grace_ms, chain_histories)
+        view, swept = self._delete_leftovers(checkpoints, chain_histories)
+        with _report_deleted_on_full_disk(tally, swept):
             if not dry_run and has_stale_copies(view):
                 copy_all(connection.chains)
                 view = connection.view(refresh=False)
             named = self._delete_segments(view, itertools.chain([first_page], segments))
-            ends = [max(chain.last.sequence, latest) for chain, latest in zip(past, checkpoints.latest, strict=True)]
+            ends = [
+                max(chain.last.sequence, latest)
+                for chain, latest in zip(chain_histories, checkpoints.latest, strict=True)
+            ]
             payloads = old_payloads(
                 connection.keys,
                 named.view,
@@ -281,13 +284,13 @@ class _Vacuum:
                 lambda state: connection.chains.ages.newest_older_than(state, self._grace_ms),
             )
             if not dry_run:
-                _forget(connection, _removed_before(connection, view, named.long_removed, FORGET_AFTER_MS))
+                _forget_objects(connection, _removed_before(connection, view, named.long_removed, FORGET_AFTER_MS))
                 if expire:
                     expire_due(connection.chains, connection.runtime.clock())
-                connection.check_writable(_CONSEQUENCE)
+                connection.check_writable(_READ_ONLY_CONSEQUENCE)
                 connection.check_storage()
             announced = 0
-            for chain, candidate in zip(past, checkpoints.candidates, strict=True):
+            for chain, candidate in zip(chain_histories, checkpoints.candidates, strict=True):
                 tally.delete_pages(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
                 announced += announce(connection, chain, candidate, dry_run=dry_run)
             tally.delete_pages(delete_payloads(connection, payloads.old, dry_run=dry_run))
@@ -303,7 +306,7 @@ class _Vacuum:
         return any(topic.config.get(TABLE_FORMAT) for topic in self._connection.view(refresh=False).topics.values())
 
     def _publish(self, *, tables: bool) -> str:
-        """Publish the tables; returns why that failed.
+        """Publish the tables; return why that failed, or an empty text.
 
         Raises:
             LostEntriesError: They show what the store has lost: nothing must be deleted until that is mended.
@@ -320,7 +323,7 @@ class _Vacuum:
         return ""
 
     def _sweep_tables(self) -> str:
-        """Delete the objects of tables that no cut in use names; returns why that failed."""
+        """Delete the objects of tables that no cut in use names; return why that failed, or an empty text."""
         connection = self._connection
         try:
             for page in unused_objects(
@@ -333,38 +336,42 @@ class _Vacuum:
             return f"the objects of the tables are kept: {error}"
         return ""
 
-    def _delete_unannounced(self, checkpoints: OldCheckpoints, past: Sequence[ChainHistory]) -> tuple[View, int]:
-        """Delete old checkpoints, probes, leases and temporary files; returns the view, and the number of the last."""
+    def _delete_leftovers(
+        self, checkpoints: OldCheckpoints, chain_histories: Sequence[ChainHistory]
+    ) -> tuple[View, int]:
+        """Delete old checkpoints, probes, leases and temporary files; return the view and the number of the latter."""
         objects, tally = self._connection.objects, self._tally
         # A running probe whose object is deleted would report a safe storage as unsafe.
         sweep_ms = max(self._grace_ms, _SWEEP_MS)
         probes = objects.list(f"{PROBE_FOLDER}/")
         leases = [item for item in objects.list(keys.LEASES) if keys.lease_number(item.key) is not None]
         view = _view_after_lists(self._connection)
-        leftovers = [*checkpoints.unneeded, *older([*probes, *leases], self._now - sweep_ms)]
+        leftovers = [*checkpoints.unneeded, *written_until([*probes, *leases], self._now - sweep_ms)]
         tally.listed += len(checkpoints.old) + len(probes) + len(leases)
         tally.delete(leftovers)
         if self._dry_run:
             return view, 0
-        self._connection.check_writable(_CONSEQUENCE)
-        _make_durable(self._connection, view, checkpoints.remaining, past)
+        self._connection.check_writable(_READ_ONLY_CONSEQUENCE)
+        _make_durable(self._connection, view, checkpoints.remaining, chain_histories)
         delete(objects, leftovers)
-        return view, _sweep(objects, sweep_ms)
+        return view, _sweep_temporary_files(objects, sweep_ms)
 
-    def _delete_segments(self, view: View, pages: Iterable[list[ObjectInfo]]) -> _Named:
-        """Announce and delete the unreferenced segments; returns the objects that are named after the last page."""
+    def _delete_segments(self, view: View, pages: Iterable[list[ObjectInfo]]) -> _ObjectsInUse:
+        """Announce and delete the unreferenced segments; return the objects that are in use after the last page."""
         limit = self._now - FORGET_AFTER_MS
-        named = _Named(view, {key for key, at in view.removals.items() if at <= limit})
+        named = _ObjectsInUse(view, {key for key, at in view.removals.items() if at <= limit})
         for number, page in enumerate(pages):
             if number:  # The first page was listed before the view.
                 named.refresh(_view_after_lists(self._connection))
-            garbage = _choose(self._connection, named, page, self._now, self._grace_ms, self._in_use, self._tally)
+            garbage = _garbage_in_page(
+                self._connection, named, page, self._now, self._grace_ms, self._in_use, self._tally
+            )
             self._tally.delete(garbage if self._dry_run else _delete_announced(self._connection, garbage))
         return named
 
 
 @contextmanager
-def _naming_what_was_deleted(tally: _Tally, swept: int) -> Iterator[None]:
+def _report_deleted_on_full_disk(tally: _Tally, swept: int) -> Iterator[None]:
     """Add to the error of a full disk what a vacuum has deleted, and what it needs to continue."""
     try:
         yield
@@ -379,7 +386,7 @@ def _naming_what_was_deleted(tally: _Tally, swept: int) -> Iterator[None]:
         raise StorageFullError(msg) from error
 
 
-def _check(connection: Connection, *, force: bool) -> None:
+def _check_deletable(connection: Connection, *, force: bool) -> None:
     """Refuse to delete anything of a store that was replaced, is not alone, or not sound."""
     connection.chains.identity.confirm()
     check_no_others(connection, foreign_stores(connection.objects, connection.keys))
@@ -393,14 +400,14 @@ def _vacuum_foreign(connection: Connection, store_ids: Collection[str], *, dry_r
     This store is not opened: an empty one refuses to open while chains of another store are beside it.
     """
     objects, tally = connection.objects, _Tally()
-    names = Keys(_store_id(connection))
+    names = Keys(_current_store_id(connection))
     ids = check_ids(store_ids)
     hints = hints_of_others(objects, names.store_id)
-    _check_others(connection, ids, own=names.store_id, others={*foreign_stores(objects, names), *hints.values()})
+    _check_foreign_ids(connection, ids, own=names.store_id, others={*foreign_stores(objects, names), *hints.values()})
     old_hints = [objects.stat(key) for key, store_id in sorted(hints.items()) if store_id in ids]
     for page in itertools.chain(foreign_pages(objects, names, ids), [old_hints]):
         # Before each page: if the store was replaced meanwhile, one of these ids may be its own.
-        if _store_id(connection) != names.store_id:
+        if _current_store_id(connection) != names.store_id:
             msg = f"the store {names.store_id} at {connection.url} was replaced while it was looked at"
             raise StoreNotFoundError(msg)
         tally.delete_pages([page])
@@ -412,7 +419,7 @@ def _vacuum_foreign(connection: Connection, store_ids: Collection[str], *, dry_r
     return report
 
 
-def _check_others(connection: Connection, ids: Collection[str], *, own: str, others: Collection[str]) -> None:
+def _check_foreign_ids(connection: Connection, ids: Collection[str], *, own: str, others: Collection[str]) -> None:
     """Refuse the id of the store itself, and ids of which no object exists here."""
     for store_id in ids:
         if store_id == own:
@@ -428,7 +435,7 @@ def _check_others(connection: Connection, ids: Collection[str], *, own: str, oth
 
 
 def check_ids(ids: object) -> frozenset[str]:
-    """Ids of stores.
+    """Check the ids of other stores.
 
     Raises:
         InvalidConfigError: They are not a collection of texts.
@@ -443,15 +450,15 @@ def check_ids(ids: object) -> frozenset[str]:
     return frozenset(ids)
 
 
-def _store_id(connection: Connection) -> str:
-    """The id in ``store.json`` now."""
+def _current_store_id(connection: Connection) -> str:
+    """Read the id in ``store.json``."""
     data = read_if_there(connection.objects, keys.STORE)
     if data is None:
         raise no_document(connection.objects)
     return document_of(data, connection.url).store_id
 
 
-class _Named:
+class _ObjectsInUse:
     """The objects with segments in use, and those that batches were removed from, as of the newest view.
 
     Args:
@@ -460,21 +467,21 @@ class _Named:
 
     def __init__(self, view: View, long_removed: set[str]) -> None:
         self.long_removed = long_removed
-        self._look(view)
+        self._collect(view)
 
     def refresh(self, view: View) -> None:
         """Continue with a newer view; the keys are collected again only if something has changed."""
         if view is not self.view:
-            self._look(view)
+            self._collect(view)
 
-    def _look(self, view: View) -> None:
+    def _collect(self, view: View) -> None:
         # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
         self.view, self.removals = view, view.removals
         self.keys = {key.casefold() for key in named_keys(view)}
 
 
-def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
-    """The objects with segments, a page at a time; at least one page."""
+def _segment_pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
+    """Yield the objects with segments, a page at a time; at least one page."""
     after = ""
     while True:
         page = objects.list(keys.TOPICS, after, _PAGE)
@@ -485,15 +492,15 @@ def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
 
 
 def _view_after_lists(connection: Connection) -> View:
-    """The view after objects were listed: none of them is of a store that was created in the place of this one."""
+    """Return the view after objects were listed; fails if another store has replaced this one since."""
     connection.chains.identity.confirm()
     return connection.view()
 
 
 def _make_durable(
-    connection: Connection, view: View, checkpoints: Sequence[ObjectInfo], past: Sequence[ChainHistory]
+    connection: Connection, view: View, checkpoints: Sequence[ObjectInfo], chain_histories: Sequence[ChainHistory]
 ) -> None:
-    """Make sure that what replaces the deleted objects survives a power cut: it may be visible only.
+    """Flush the objects that replace deleted ones, which may be visible and not yet survive a power cut.
 
     That is the newest entry of each chain, which dropped segments or names the ones in use (with the name of one entry
     those of all are flushed); the checkpoints that are kept; and the boundaries up to which entries are deleted.
@@ -501,7 +508,7 @@ def _make_durable(
     names = connection.keys
     needed = [names.entry(state.chain, state.sequence) for state in view.states if state.sequence]
     needed += [item.key for item in checkpoints]
-    needed += [names.boundary(chain.chain, chain.number) for chain in past if chain.number]
+    needed += [names.boundary(chain.chain, chain.number) for chain in chain_histories if chain.number]
     make_durable(connection.objects, needed)
 
 
@@ -510,7 +517,7 @@ def _milliseconds(name: str, seconds: float | None, default: int) -> int:
 
 
 def named_keys(view: View) -> set[str]:
-    """The objects of all segments that a chain references, also for a deleted topic that it still has a copy of."""
+    """Return the objects of all segments that a chain references, also by its copy of a deleted topic."""
     return {
         batch.segment.object
         for chain in view.states
@@ -519,18 +526,18 @@ def named_keys(view: View) -> set[str]:
     }
 
 
-def _choose(
+def _garbage_in_page(
     connection: Connection,
-    named: _Named,
+    named: _ObjectsInUse,
     page: Sequence[ObjectInfo],
     now: int,
     grace_ms: int,
     in_use: TablesInUse,
     tally: _Tally,
 ) -> list[ObjectInfo]:
-    """The unreferenced objects that were written, and released, before the grace period by the storage's clock.
+    """Return the unreferenced objects of a page that were written, and released, before the grace period.
 
-    Those that tables may name are left out.
+    By the storage's clock. Objects that tables may name are left out.
     """
     named.long_removed.difference_update(item.key for item in page)
     unnamed = [item for item in page if item.key.casefold() not in named.keys]
@@ -539,18 +546,18 @@ def _choose(
     old = [item for item in unnamed if item.modified_ms <= now - grace_ms]
     removed = {item.key for item in old if item.key in named.removals}
     young = removed - _removed_before(connection, named.view, removed, grace_ms)
-    young |= {key for key in removed if _in_tables(named.view, in_use, key)}
+    young |= {key for key in removed if _is_in_tables(named.view, in_use, key)}
     return [item for item in old if item.key not in young]
 
 
-def _in_tables(view: View, in_use: TablesInUse, key: str) -> bool:
+def _is_in_tables(view: View, in_use: TablesInUse, key: str) -> bool:
     """Whether an object that a chain has dropped or released may be part of a table."""
     times = ((state.chain, max(state.released.get(key, -1), state.dropped.get(key, -1))) for state in view.states)
     return any(at >= 0 and in_use.protects(key, chain, at) for chain, at in times)
 
 
 def _removed_before(connection: Connection, view: View, keys: Collection[str], age_ms: int) -> set[str]:
-    """Those of the keys whose last removal is in an entry that is ``age_ms`` old by the storage's clock."""
+    """Return the keys whose last removal is in an entry that is ``age_ms`` old by the storage's clock."""
     old = set(keys)
     for state in view.states:
         mine = [key for key in keys if key in state.released or key in state.dropped]
@@ -563,10 +570,10 @@ def _removed_before(connection: Connection, view: View, keys: Collection[str], a
 
 
 def _delete_announced(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Announce objects, then delete them; keeps those that have been referenced in the meantime."""
+    """Announce objects, then delete them; keep objects that were referenced meanwhile."""
     deleted: list[ObjectInfo] = []
-    for start in range(0, len(garbage), _ENTRY):
-        chunk = garbage[start : start + _ENTRY]
+    for start in range(0, len(garbage), _KEYS_PER_ENTRY):
+        chunk = garbage[start : start + _KEYS_PER_ENTRY]
         allowed = set(connection.submit(DropObjects(tuple(item.key for item in chunk))))
         free = [item for item in chunk if item.key in allowed]
         delete(connection.objects, free)
@@ -574,14 +581,14 @@ def _delete_announced(connection: Connection, garbage: Sequence[ObjectInfo]) -> 
     return deleted
 
 
-def _forget(connection: Connection, names: Collection[str]) -> None:
-    """Remove what was dropped long ago from the states."""
+def _forget_objects(connection: Connection, names: Collection[str]) -> None:
+    """Remove objects that were dropped long ago from the states."""
     ordered = sorted(names)
-    for start in range(0, len(ordered), _ENTRY):
-        connection.submit(ForgetObjects(tuple(ordered[start : start + _ENTRY])))
+    for start in range(0, len(ordered), _KEYS_PER_ENTRY):
+        connection.submit(ForgetObjects(tuple(ordered[start : start + _KEYS_PER_ENTRY])))
 
 
-def _sweep(objects: ObjectStore, older_than_ms: int) -> int:
+def _sweep_temporary_files(objects: ObjectStore, older_than_ms: int) -> int:
     """Delete old temporary files of a local store, and return their number; other stores have none."""
     sweep = method_of(objects, "sweep")
     return int(sweep(older_than_ms)) if sweep is not None else 0

@@ -33,7 +33,7 @@ from txnstore.storage.base import ObjectStore
 #: Concurrent requests for entries.
 _WINDOW = 64
 #: The invariants of a state examine all of it, so they are checked for about this many states, evenly spread.
-_LOOKS = 64
+_MAX_STATE_CHECKS = 64
 
 
 #: What names the rows of a batch: the key of its segment, and its first row.
@@ -94,7 +94,7 @@ class ChainVerifier:
         #: The states are checked at every entry whose number is a multiple of this.
         self._interval = 1
         #: The violations of states so far: one that persists is reported once.
-        self._seen: set[str] = set()
+        self._reported_states: set[str] = set()
         #: The keys of the index files that exist.
         self._index: set[str] = set()
         #: The newest checkpoint that could be read, and the logs at the ends of its index files: the next one shares
@@ -118,18 +118,18 @@ class ChainVerifier:
         boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
         checkpoints = self._list_checkpoints()
         self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
-        present = self._entries()
+        present = self._existing_entries()
         loaded = self._loaded.sequence if self._loaded is not None else 0
         indexed = (until for _, until in filter(None, map(index_range, self._index)))
         last = max([loaded, *present, *checkpoints, *indexed], default=0)
-        self._interval = max(1, (last - self._first) // _LOOKS)
+        self._interval = max(1, (last - self._first) // _MAX_STATE_CHECKS)
         self._report_missing(present, last)
         if self._first:
             self._state = self._previous = None
             # Another vacuum may have deleted it: then the history begins with the next one.
             if self._first in checkpoints:
                 self._check_checkpoint(self._first)
-        for sequence, data in self._read(present, last):
+        for sequence, data in self._read_entries(present, last):
             if data is None:
                 self._state = self._previous = None
             else:
@@ -152,7 +152,7 @@ class ChainVerifier:
         self._findings.violations.append(Violation(name, message, subject))
 
     def _check_boundaries(self, boundaries: dict[int, BoundaryDocument | None], newest: int) -> int:
-        """The entry of the last boundary; 0 without one. ``newest``: the newest checkpoint."""
+        """Report lost boundaries, and return the entry of the last sound one (0 without one)."""
         wrong = without_checkpoint(boundaries, newest)
         for number, document in boundaries.items():
             key = self._keys.boundary(self._chain, number)
@@ -164,7 +164,7 @@ class ChainVerifier:
         return max(sound, default=0)
 
     def _check_entries_in_use(self, state: State) -> None:
-        """Check the entries of before the last boundary that exist because segments in them are in use."""
+        """Check the entries before the last boundary that are kept for segments in use."""
         segments = (
             (batch.segment for _, log in sorted_items(state.partitions) for batch in log.batches) if self._first else ()
         )
@@ -187,7 +187,7 @@ class ChainVerifier:
             self._report("payload_intact", key, damage)
 
     def _list_checkpoints(self) -> set[int]:
-        """The checkpoints with a ``state.json``."""
+        """Return the checkpoints that have a ``state.json``, and remember the index files."""
         hint = self._hint.sequence
         listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
         checkpoints = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
@@ -198,8 +198,8 @@ class ChainVerifier:
             self._report("checkpoint_intact", self._keys.checkpoint_state(self._chain, hint), message)
         return checkpoints
 
-    def _entries(self) -> set[int]:
-        """The entries that exist.
+    def _existing_entries(self) -> set[int]:
+        """Return the numbers of the entries that exist.
 
         A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So they are
         listed again where there is a gap.
@@ -238,15 +238,15 @@ class ChainVerifier:
             self._state = None
 
     def _compare_with_hint(self, sequence: int, digest: str) -> None:
-        """Compare the hash of an entry, or that in its checkpoint, with the one in the hint, once."""
+        """Compare the hash of an entry, read or from a checkpoint, with the hash that the hint records."""
         expected = self._hinted.pop(sequence, digest)
         if expected != digest:
             entry = self._keys.entry(self._chain, sequence)
             message = f"it names {entry} with the hash {expected}, and that has {digest}: it is of another history"
             self._report("history_unchanged", latest(self._chain), message)
 
-    def _read(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
-        """All entries in order, read ahead; None for a missing one."""
+    def _read_entries(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
+        """Yield all entries in order, read ahead; None for a missing one."""
         flying: deque[tuple[int, Future[bytes] | None]] = deque()
         following = iter(range(self._first + 1, last + 1))
         while True:
@@ -256,9 +256,9 @@ class ChainVerifier:
             if not flying:
                 return
             sequence, future = flying.popleft()
-            yield sequence, None if future is None else self._result(sequence, future)
+            yield sequence, None if future is None else self._downloaded_entry(sequence, future)
 
-    def _result(self, sequence: int, future: Future[bytes]) -> bytes | None:
+    def _downloaded_entry(self, sequence: int, future: Future[bytes]) -> bytes | None:
         try:
             data = future.result()
         except ObjectNotFoundError:
@@ -297,7 +297,7 @@ class ChainVerifier:
         self._previous = digest
 
     def _check_principals(self, key: str, entry: Entry, counts: list[int]) -> None:
-        """Check that an entry says of each event who asked for it. It is advice for people: no state depends on it."""
+        """Check that the entry names a principal for each event. No state depends on these names."""
         if sum(counts) != len(entry.events) or min(counts, default=1) < 1:
             listed = ", ".join(f"{principal} for {events:,}" for principal, events in entry.principals or ())
             message = f"it has {len(entry.events):,} events, and as principals: {listed or 'no principal'}"
@@ -331,11 +331,11 @@ class ChainVerifier:
             self._check_state(self._state)
 
     def _check_state(self, state: State) -> None:
-        """Check the invariants of a state; reports a violation that persists over states once."""
+        """Check the invariants of a state, and report a violation that persists only once."""
         self._findings.states += 1
         for item in check(state):
-            if str(item) not in self._seen:
-                self._seen.add(str(item))
+            if str(item) not in self._reported_states:
+                self._reported_states.add(str(item))
                 self._report(item.name, f"{self._label}the state after entry {state.sequence}", item.message)
 
     def _check_checkpoint(self, sequence: int) -> None:
@@ -370,7 +370,7 @@ class ChainVerifier:
             checkpoint.decode_all(saved)
             self._state, self._previous = saved, saved.entry_hash
             return
-        if _equal(saved, self._state):
+        if _are_equal(saved, self._state):
             self._state = saved
         else:
             different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
@@ -388,7 +388,7 @@ class ChainVerifier:
                 self._report("checkpoint_intact", self._keys.checkpoint_state(self._chain, sequence), message)
 
 
-def _equal(saved: State, folded: State) -> bool:
+def _are_equal(saved: State, folded: State) -> bool:
     """Whether two states are equal. Logs are compared in the order of the rows of index files: each is decoded once."""
     if len(saved.partitions) != len(folded.partitions):
         return False

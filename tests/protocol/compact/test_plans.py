@@ -21,7 +21,7 @@ from tests.helpers.settling import settle_quietly
 from tests.helpers.tables import EngineObjects
 from txnstore.catalog.topics import altered_topic
 from txnstore.catalog.writing import topic_writer
-from txnstore.compactor.retention import MOST_PLANS
+from txnstore.compactor.retention import MAX_PLANS
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, Segment
@@ -315,7 +315,7 @@ def test_retention_of_a_topic_that_is_altered_all_the_time_is_left_to_the_next_o
 
     between = Interleaved(objects, lambda kind, key: kind == "put_if_absent" and "/entries/" in key, alter)
     assert open_on(between, runtime=runtime(clock)).retain().records == 0
-    assert len(began) == MOST_PLANS
+    assert len(began) == MAX_PLANS
     assert "altered too often" in caplog.text
     assert store.retain().records == 1
 

@@ -10,7 +10,7 @@ from tests.helpers.compaction import new_store, runtime
 from tests.helpers.connections import connection_of
 from txnstore.chain.context import CHECKPOINT_EVERY
 from txnstore.compactor import Finding, Severity
-from txnstore.compactor.doctor.authorization import _behind, _roles
+from txnstore.compactor.doctor.authorization import _chains_behind_rules, _role_findings
 from txnstore.core.authorization.model import CLUSTER, Acl, ChangeAcls, ChangeAuthorization
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.model import Map
@@ -107,7 +107,7 @@ def test_a_store_without_an_administrator_is_bad() -> None:
     acl = Acl(ALICE, "ALLOW", "ALTER", "CLUSTER", CLUSTER)
     for rules, expected in [([acl], False), ([acl, replace(acl, permission="DENY")], True), ([], True)]:
         authorization = Authorization("declared", acls=Map(dict.fromkeys(rules)))
-        found = {item.name: item.severity for item in _roles(authorization, rules, overdue=False)}
+        found = {item.name: item.severity for item in _role_findings(authorization, rules, overdue=False)}
         assert ("administrators" in found) is expected
         assert found.get("administrators", Severity.BAD) is Severity.BAD
 
@@ -144,7 +144,7 @@ def test_the_rules_of_earlier_are_looked_up_once(clock: ManualClock) -> None:
         with open_on(counting, read_only=True, runtime=runtime(clock)) as reader:
             view = reader.snapshot().view
             counting.reset()
-            assert _behind(connection_of(reader), view.states[0], view) == []
+            assert _chains_behind_rules(connection_of(reader), view.states[0], view) == []
             requests.append(counting.snapshot().requests)
     assert requests[0] == 0, "all chains follow from the head"
     assert 0 < requests[1] <= 12

@@ -146,7 +146,7 @@ def test_report_has_the_first_keys_and_counts_all(
 ) -> None:
     clock.advance(2 * DAY_MS)
     whole = store.vacuum(dry_run=True)
-    monkeypatch.setattr(_MODULE, "_NAMED", 2)
+    monkeypatch.setattr(_MODULE, "_MAX_NAMED_KEYS", 2)
     report = store.vacuum(dry_run=True)
     assert (report.deleted, report.objects, report.bytes) == (whole.deleted[:2], whole.objects, whole.bytes)
     assert sum(kind.objects for kind in report.kinds) == report.objects
