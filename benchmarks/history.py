@@ -79,7 +79,7 @@ def generate(folder: Path) -> None:
                 partitions = partitions.insert(tp, log)
             ends.append(Edge(sequence, hashlib.sha256(b"%d" % sequence).hexdigest(), partitions))
     state = replace(state, sequence=ENTRIES, entry_hash=ends[-1].entry_hash, timestamp=at, partitions=partitions)
-    for key, data in [*checkpoint.encoded(keys, 0, ends, state), checkpoint.hint_to(keys, state)]:
+    for key, data in [*checkpoint.encode_checkpoint(keys, 0, ends, state), checkpoint.hint_to(keys, state)]:
         objects.put(key, data)
 
 

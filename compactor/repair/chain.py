@@ -401,7 +401,7 @@ class ChainRepairs:
 
     def _encode_checkpoint(self, rebuilt: Rebuilt) -> tuple[tuple[str, bytes], ...]:
         """Encode a checkpoint with all its index files: a damaged one may be among those shared with others."""
-        return tuple(checkpoint.encoded(self._names, self._chain, rebuilt.edges, rebuilt.state))
+        return tuple(checkpoint.encode_checkpoint(self._names, self._chain, rebuilt.edges, rebuilt.state))
 
 
 def _lost_end_consequence(chain: int, end: int, last: int) -> str:

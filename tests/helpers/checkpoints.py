@@ -14,7 +14,7 @@ from txnstore.storage.base import ObjectStore
 def write(objects: ObjectStore, state: State) -> None:
     """Save the state of chain 0 with one index file."""
     ends = [Edge(), checkpoint.edge_of(state)]
-    for key, data in [*checkpoint.encoded(keys.KEYS, 0, ends, state), checkpoint.hint_to(keys.KEYS, state)]:
+    for key, data in [*checkpoint.encode_checkpoint(keys.KEYS, 0, ends, state), checkpoint.hint_to(keys.KEYS, state)]:
         objects.put(key, data)
 
 

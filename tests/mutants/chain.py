@@ -91,7 +91,7 @@ CHAIN = (
     # The head --------------------------------------------------------------------------------------------------------
     Mutant(
         "the first name without an entry is the end of a chain",
-        Tail._missing,
+        Tail._read_missing,
         "if $sure and not any($unfolded.values()):",
         "if False:",
         mishaps=(),
@@ -107,7 +107,7 @@ CHAIN = (
     ),
     Mutant(
         "a gap between entries is the end of a chain",
-        Tail._missing,
+        Tail._read_missing,
         "if all($follower is None for $follower in $unfolded.values()):",
         "if True:",
         mishaps=(Mishap.SLOW,),
@@ -115,7 +115,7 @@ CHAIN = (
     ),
     Mutant(
         "a reader does not look whether entries were deleted",
-        Boundaries._is_over,
+        Boundaries._has_expired,
         "return $passed >= LEASE_MS",
         "return False",
         mishaps=(Mishap.SLOW,),
@@ -137,23 +137,23 @@ CHAIN = (
     Mutant(
         "a missing checkpoint leaves the entries after it",
         Loader.first,
-        "$saved, $window = self._newest() or $saved, None",
-        "$saved = self._newest() or $saved",
+        "$saved, $window = self._newest_checkpoint() or $saved, None",
+        "$saved = self._newest_checkpoint() or $saved",
         settings={"checkpoint_every": 8, "hidden": 0.3, "jumps": 0.0},
     ),
     Mutant(
         "a checkpoint is complete before its index is written",
         Saver._save,
-        "in checkpoint.encoded(self._keys, self._number, $ends, $state, $stored):",
-        "in [*checkpoint.encoded(self._keys, self._number, $ends, $state, $stored)][::-1]:",
+        "in checkpoint.encode_checkpoint(self._keys, self._number, $ends, $state, $stored):",
+        "in [*checkpoint.encode_checkpoint(self._keys, self._number, $ends, $state, $stored)][::-1]:",
         settings={"checkpoint_every": 8},
     ),
     Mutant(
         "the hint is written before the checkpoint that it names",
         Saver._save,
-        "in checkpoint.encoded(self._keys, self._number, $ends, $state, $stored):",
+        "in checkpoint.encode_checkpoint(self._keys, self._number, $ends, $state, $stored):",
         "in [checkpoint.hint_to(self._number, $state.sequence), "
-        "*checkpoint.encoded(self._keys, self._number, $ends, $state, $stored)]:",
+        "*checkpoint.encode_checkpoint(self._keys, self._number, $ends, $state, $stored)]:",
         settings={"checkpoint_every": 8},
     ),
     # Identity --------------------------------------------------------------------------------------------------------

@@ -27,13 +27,13 @@ from txnstore.errors import TxnStoreError
 _LOG = logging.getLogger(__name__)
 
 #: The most marks of a chain, and the most modification times in memory.
-_MOST_MARKS, _MOST_TIMES = 512, 4_096
+_MAX_MARKS, _MAX_TIMES = 512, 4_096
 #: The storage is asked about one entry this many times at most per length of a lease or timeout.
-_ASKS = 4
+_REQUESTS_PER_LENGTH = 4
 
 
 @dataclass(slots=True)
-class _Mark:
+class _KnownHead:
     """An entry that was the newest one that this process knew.
 
     The times of the process are those of its monotonic clock in ms.
@@ -53,36 +53,36 @@ class _Mark:
 _stamp_of = attrgetter("stamp")
 
 
-class _Marks:
-    """The marks of a chain, with ascending stamps."""
+class _KnownHeads:
+    """The entries of a chain that this process knew as the newest ones, by ascending stamps."""
 
-    __slots__ = ("_marks",)
+    __slots__ = ("_known_heads",)
 
     def __init__(self) -> None:
-        self._marks: list[_Mark] = []
+        self._known_heads: list[_KnownHead] = []
 
-    def add(self, stamp: int, now: int, read_at: int | None) -> None:
-        """The newest known entry has this time; the head was read at ``read_at``, unless that is None."""
-        marks = self._marks
+    def add(self, stamp: int, known_at: int, read_at: int | None) -> None:
+        """Add the newest known entry by its time; ``read_at``: when the head was read, None if it was not."""
+        marks = self._known_heads
         if marks and stamp <= marks[-1].stamp:
             marks[-1].last_head = read_at if read_at is not None else marks[-1].last_head
             return
-        if len(marks) >= _MOST_MARKS:
+        if len(marks) >= _MAX_MARKS:
             del marks[1::2]  # Without a mark, an entry seems to be as young as the next one: never too old.
-        marks.append(_Mark(stamp, now, read_at))
+        marks.append(_KnownHead(stamp, known_at, read_at))
 
     def bounds(self, stamp: int, now: int) -> tuple[int, int | None]:
-        """The least age of the entry with this time, and the greatest one, or None without a limit; in ms."""
-        place = bisect_left(self._marks, stamp, key=_stamp_of)
-        min_age = now - self._marks[place].first_known if place < len(self._marks) else 0
+        """Return the least and the greatest possible age (None: no limit) of the entry with this time, in ms."""
+        place = bisect_left(self._known_heads, stamp, key=_stamp_of)
+        min_age = now - self._known_heads[place].first_known if place < len(self._known_heads) else 0
         # An earlier entry was the head then, so this one did not exist.
-        absent_at = self._marks[place - 1].last_head if place else None
+        absent_at = self._known_heads[place - 1].last_head if place else None
         max_age = now - absent_at if absent_at is not None else None
         return min_age, max_age
 
 
-class _Answer(NamedTuple):
-    """What the storage has said of the age of an entry.
+class _AgeAnswer(NamedTuple):
+    """The answer of the storage about the age of an entry.
 
     Attributes:
         at: When it was asked, in monotonic ms.
@@ -105,15 +105,15 @@ class Ages:
     def __init__(self, context: ChainContext, boundaries: Sequence[Boundaries]) -> None:
         self._objects, self._keys, self._runtime = context.objects, context.keys, context.runtime
         self._boundaries = boundaries
-        #: Guards `_marks` and `_requested`, and no request. A thread that holds it takes no other lock.
+        #: Guards `_known_heads` and `_answers`, and no request. A thread that holds it takes no other lock.
         self._lock = threading.Lock()
         #: By chain, from the first state that was recorded.
-        self._marks: dict[int, _Marks] = {}
+        self._known_heads: dict[int, _KnownHeads] = {}
         #: The modification times of entries by the storage's clock in ms, by chain and number. An entry is never
         #: written again, so threads add to it without a lock; it is cleared when it is full.
         self._modified: dict[tuple[int, int], int] = {}
         #: When the storage was last asked for the age of an entry, by chain and time of the entry, and its answer.
-        self._requested: dict[tuple[int, int], _Answer] = {}
+        self._answers: dict[tuple[int, int], _AgeAnswer] = {}
 
     def record(self, states: Iterable[State], read_at: int | None = None) -> None:
         """Record that this process knows these states now. Makes no request.
@@ -124,7 +124,7 @@ class Ages:
         now = self._runtime.monotonic()
         with self._lock:
             for state in states:
-                self._marks.setdefault(state.chain, _Marks()).add(state.timestamp, now, read_at)
+                self._known_heads.setdefault(state.chain, _KnownHeads()).add(state.timestamp, now, read_at)
 
     def is_over(self, state: State, stamp: int, length_ms: int) -> bool:
         """Whether more than ``length_ms`` has passed since the entry with the time ``stamp`` was written.
@@ -141,7 +141,7 @@ class Ages:
         self.record((state,))
         now = self._runtime.monotonic()
         with self._lock:
-            min_age, max_age = self._marks[state.chain].bounds(stamp, now)
+            min_age, max_age = self._known_heads[state.chain].bounds(stamp, now)
             if min_age > length_ms:
                 return True
             if max_age is not None and max_age <= length_ms:
@@ -150,18 +150,18 @@ class Ages:
             is_future = stamp > wall_clock
             if not is_future and max(wall_clock, state.timestamp) - stamp <= length_ms:
                 return False
-            answer = self._requested.get((state.chain, stamp))
+            answer = self._answers.get((state.chain, stamp))
             least_ms = answer.least_ms + now - answer.at if answer is not None else 0
             if least_ms > length_ms:
                 return True
-            if answer is not None and now - answer.at < length_ms / _ASKS:
+            if answer is not None and now - answer.at < length_ms / _REQUESTS_PER_LENGTH:
                 return False
-            self._keep_answer(state.chain, stamp, _Answer(now, least_ms))
+            self._keep_answer(state.chain, stamp, _AgeAnswer(now, least_ms))
         try:
             if stamp > self.newest_older_than(state, length_ms + 1):
                 return False
             with self._lock:
-                self._keep_answer(state.chain, stamp, _Answer(now, length_ms + 1))
+                self._keep_answer(state.chain, stamp, _AgeAnswer(now, length_ms + 1))
             return True
         except TxnStoreError as error:
             _LOG.warning(
@@ -171,14 +171,14 @@ class Ages:
             )
             return False
 
-    def _keep_answer(self, chain: int, stamp: int, answer: _Answer) -> None:
-        """Keep what the storage has said of an entry, so that it is not asked again soon. With the lock held."""
-        if len(self._requested) >= _MOST_TIMES:
-            self._requested.clear()
-        self._requested[chain, stamp] = answer
+    def _keep_answer(self, chain: int, stamp: int, answer: _AgeAnswer) -> None:
+        """Keep the storage's answer about an entry, so that the next request can wait. With the lock held."""
+        if len(self._answers) >= _MAX_TIMES:
+            self._answers.clear()
+        self._answers[chain, stamp] = answer
 
     def newest_older_than(self, state: State, age_ms: int) -> int:
-        """The time up to which all entries of the chain are at least ``age_ms`` old by the storage's clock; -1: none.
+        """Return the time up to which all entries of the chain are at least ``age_ms`` old; -1 without such an entry.
 
         Costs a number of requests that grows with the logarithm of the number of entries. Of entries that may be
         deleted, only the age of those at a boundary is known: the answer is an earlier time.
@@ -211,7 +211,7 @@ class Ages:
         modified_ms = self._modified.get((chain, sequence))
         if modified_ms is None:
             modified_ms = self._objects.stat(self._keys.entry(chain, sequence)).modified_ms
-            if len(self._modified) >= _MOST_TIMES:
+            if len(self._modified) >= _MAX_TIMES:
                 self._modified.clear()
             self._modified[chain, sequence] = modified_ms
         return modified_ms
@@ -219,7 +219,7 @@ class Ages:
     # Leases and timeouts ----------------------------------------------------------------------------------------------
 
     def expired_members(self, states: Sequence[State], name: str) -> ExpiredMembers:
-        """The members of a group whose leases have expired, each with the time of the renewal that was watched.
+        """Return the members of a group whose leases have expired, each with the time of its last known renewal.
 
         Args:
             states: One state per chain.

@@ -50,7 +50,7 @@ NO_BOUNDARY = BoundaryDocument(sequence=0, timestamp=-1, modified_ms=-1)
 
 
 def read_boundary(objects: ObjectStore, keys: Keys, chain: int, number: int) -> BoundaryDocument:
-    """A boundary of a chain; :data:`NO_BOUNDARY` for number 0.
+    """Read a boundary of a chain; :data:`NO_BOUNDARY` for number 0.
 
     Raises:
         CorruptionError: It is missing or damaged.
@@ -95,19 +95,19 @@ class Boundaries:
         # requests twice; the lease of either is valid.
         #: The newest lease; None before the first request.
         self._lease: _BoundaryLease | None = None
-        #: Whether the entries at the head were listed since the lease was last renewed; see `_look_behind`. True at the
-        #: start: a process that has just opened the store has read the entries after a checkpoint.
-        self._looked_behind = True
+        #: Whether the entries at the head were listed since the lease was last renewed; see `_check_for_gap`. True at
+        #: first: a process that has just opened the store has read the entries after a checkpoint.
+        self._gaps_checked = True
         #: The number of the boundary that the hint names; 0 without one. Its number must not be used again.
         self._hinted = 0
         #: Waits for the requests that :meth:`start` has begun, and returns their lease; None if there are none.
-        self._begun: Callable[[], _BoundaryLease] | None = None
+        self._pending_lease: Callable[[], _BoundaryLease] | None = None
 
     def start(self, number: int) -> None:
         """Begin to read the boundary ``number``, which a hint names, and to ask for the next one."""
         self._hinted = number
         # Before the requests, because the lease counts from then; its document follows.
-        lease = self._at(number, NO_BOUNDARY)
+        lease = self._lease_from_now(number, NO_BOUNDARY)
         document = self._pool.submit(self._read, number)
         following = self._pool.submit(self._get, number + 1)
 
@@ -115,12 +115,12 @@ class Boundaries:
             try:
                 return self._renew(lease._replace(document=document.result()), following.result())
             except CorruptionError:  # The hint is wrong, or the boundary is lost: see which ones there are.
-                return self._ask(self._newest(0))
+                return self._request_next(self._newest_after(0))
 
-        self._begun = finish
+        self._pending_lease = finish
 
     def check(self, sequence: int) -> None:
-        """Make sure that neither entry ``sequence`` nor a later one was deleted until now.
+        """Check that neither entry ``sequence`` nor a later one was deleted until now.
 
         Makes three requests if this process has not asked for :data:`LEASE_MS`.
 
@@ -128,38 +128,38 @@ class Boundaries:
             OvertakenError: They may have been.
             StorageError: The storage failed.
         """
-        lease = self._valid()
-        if not self._looked_behind:
-            lease = self._look_behind(lease, sequence)
+        lease = self._current_lease()
+        if not self._gaps_checked:
+            lease = self._check_for_gap(lease, sequence)
         last = lease.document.sequence
         if last >= sequence:
             msg = f"entries up to {last} may be deleted"
             raise OvertakenError(msg)
 
-    def _look_behind(self, lease: _BoundaryLease, sequence: int) -> _BoundaryLease:
-        """Look for a gap at an entry: where one is, the entries before it were deleted, whatever the boundaries show.
+    def _check_for_gap(self, lease: _BoundaryLease, sequence: int) -> _BoundaryLease:
+        """Look for a gap before an entry: entries before a gap were deleted, whatever the boundaries show.
 
         One list. It needs no boundary, so it finds that the last ones are lost, or that one was created again. A list
         is no snapshot: of two entries that are created meanwhile it may have the later one only, so where it has a gap,
         one HEAD makes sure of it.
         """
         start = self._keys.entry(self._chain, sequence - 1)
-        listed = self._objects.list(self._keys.entries(self._chain), start, limit=2)
-        numbers = [number for item in listed if (number := entry_sequence(item.key)) is not None]
+        items = self._objects.list(self._keys.entries(self._chain), start, limit=2)
+        numbers = [number for item in items if (number := entry_sequence(item.key)) is not None]
         gaps = [after - 1 for before, after in pairwise([sequence - 1, *numbers]) if after > before + 1]
         missing = next((number for number in reversed(gaps) if not self._has_entry(number)), 0)
         if missing > lease.document.sequence:
             lease = lease._replace(document=lease.document.model_copy(update={"sequence": missing}))
             self._lease = lease
-        self._looked_behind = True
+        self._gaps_checked = True
         return lease
 
     def last(self) -> BoundaryDocument:
-        """The last boundary, or :data:`NO_BOUNDARY`; see :meth:`check`."""
-        return self._valid().document
+        """Return the last boundary, or :data:`NO_BOUNDARY`; see :meth:`check`."""
+        return self._current_lease().document
 
     def number_at(self, sequence: int) -> int | None:
-        """The number for a hint; None if entry ``sequence`` is before the last known boundary. Makes no request.
+        """Return the boundary number for a hint; None if ``sequence`` is before the last boundary. Makes no request.
 
         It is that of the last known boundary, or of a later one that the hint of before names: that one is lost, and
         its number must not be used again.
@@ -170,63 +170,63 @@ class Boundaries:
         return max(lease.number, self._hinted) if lease.document.sequence <= sequence else None
 
     def timestamp_before(self, modified_ms: int) -> int:
-        """The greatest known time of entries that were written before a time of the storage's clock; -1: none is known.
+        """Return the greatest known time of entries written before ``modified_ms`` of the storage's clock; -1: unknown.
 
         One GET for each halving of the number of boundaries, and none if the last one is old enough.
         """
-        lease = self._valid()
+        lease = self._current_lease()
         if lease.document.modified_ms <= modified_ms:
             return lease.document.timestamp
         older = bisect_right(range(lease.number), modified_ms, key=lambda number: self._read(number).modified_ms) - 1
         return self._read(older).timestamp
 
-    def _valid(self) -> _BoundaryLease:
-        """A lease that has not ended; asks for the next boundary if the known one has."""
-        lease, begun = self._lease, self._begun
+    def _current_lease(self) -> _BoundaryLease:
+        """Return a lease that has not expired; requests the next boundary if the known lease has."""
+        lease, begun = self._lease, self._pending_lease
         if begun is not None:
-            self._begun, lease = None, begun()
-        while lease is None or self._is_over(lease):
-            lease = self._ask(lease)
+            self._pending_lease, lease = None, begun()
+        while lease is None or self._has_expired(lease):
+            lease = self._request_next(lease)
         return lease
 
-    def _ask(self, ended: _BoundaryLease | None) -> _BoundaryLease:
-        """Request the boundary after that of a lease which has ended, and if it does not exist, list all later ones."""
-        self._looked_behind = False
-        lease = self._at(*ended[:2]) if ended is not None else self._at(0, NO_BOUNDARY)
+    def _request_next(self, ended: _BoundaryLease | None) -> _BoundaryLease:
+        """Request the boundary after that of an expired lease; if there is none, list all later ones."""
+        self._gaps_checked = False
+        lease = self._lease_from_now(*ended[:2]) if ended is not None else self._lease_from_now(0, NO_BOUNDARY)
         following = self._get(lease.number + 1)
-        return self._renew(lease, following) if following is not None else self._renew(*self._after(lease))
+        return self._renew(lease, following) if following is not None else self._renew(*self._list_newest(lease))
 
-    def _is_over(self, lease: _BoundaryLease) -> bool:
-        """By the clock that has advanced further: each of them may have stood still."""
+    def _has_expired(self, lease: _BoundaryLease) -> bool:
+        """Whether a lease has expired by the clock that advanced further, as either may have stood still."""
         passed = max(abs(self._runtime.clock() - lease.clock), self._runtime.uptime() - lease.uptime)
         return passed >= LEASE_MS
 
     def _renew(self, lease: _BoundaryLease, following: bytes | None) -> _BoundaryLease:
-        """The lease after its boundary's successor was asked for, which may be there."""
+        """Renew the lease, first moving it to the next boundary if ``following`` has its bytes."""
         while following is not None:
             key = self._keys.boundary(self._chain, lease.number + 1)
-            lease = self._at(lease.number + 1, decode(BoundaryDocument, key, following))
+            lease = self._lease_from_now(lease.number + 1, decode(BoundaryDocument, key, following))
             following = self._get(lease.number + 1)
             if following is not None:
-                lease, following = self._after(lease)
+                lease, following = self._list_newest(lease)
         self._lease = lease
         return lease
 
-    def _after(self, lease: _BoundaryLease) -> tuple[_BoundaryLease, bytes | None]:
-        """The newest boundary in a list, and its successor; the known one if there is none after it."""
-        newest = self._newest(lease.number)
+    def _list_newest(self, lease: _BoundaryLease) -> tuple[_BoundaryLease, bytes | None]:
+        """Return the newest listed boundary with the bytes after it; the known one if the list has no later one."""
+        newest = self._newest_after(lease.number)
         return (newest, self._get(newest.number + 1)) if newest is not None else (lease, None)
 
-    def _newest(self, after: int) -> _BoundaryLease | None:
-        """The newest boundary in a list, if there is one after this number; its successor must be asked for."""
+    def _newest_after(self, after: int) -> _BoundaryLease | None:
+        """Return the newest listed boundary after ``after``, if there is one; the caller requests the one after it."""
         start = self._keys.boundary(self._chain, after)
-        lease = self._at(0, NO_BOUNDARY)
+        lease = self._lease_from_now(0, NO_BOUNDARY)
         listed = self._objects.list(self._keys.boundaries(self._chain), start)
         numbers = [number for item in listed if (number := boundary_number(item.key)) is not None]
         return lease._replace(number=numbers[-1], document=self._read(numbers[-1])) if numbers else None
 
-    def _at(self, number: int, document: BoundaryDocument) -> _BoundaryLease:
-        """A lease from now on, which is valid only if the successor of this boundary turns out not to exist."""
+    def _lease_from_now(self, number: int, document: BoundaryDocument) -> _BoundaryLease:
+        """Make a lease from now on; it is valid only if the next boundary turns out not to exist."""
         return _BoundaryLease(number, document, self._runtime.clock(), self._runtime.uptime())
 
     def _read(self, number: int) -> BoundaryDocument:

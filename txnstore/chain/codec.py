@@ -58,7 +58,7 @@ OPAQUE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class Stored(BaseModel):
-    """A JSON object in storage: strict types. Unknown members are of a later release, and change nothing here."""
+    """A JSON object in storage, with strict types. Unknown members are of a later release, and change nothing here."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, **OPAQUE)
 
@@ -66,7 +66,7 @@ class Stored(BaseModel):
 
     @classmethod
     def readable(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """The JSON without what only later releases know."""
+        """Remove from the JSON what only later releases know."""
         return document
 
 
@@ -139,7 +139,7 @@ class Entry(Stored):
 
     @classmethod
     def readable(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """The JSON with an :class:`~txnstore.core.events.UnknownEvent` for each event of a later release."""
+        """Replace each event of a later release by an :class:`~txnstore.core.events.UnknownEvent`."""
         events = document["events"]
         if isinstance(events, list):
             events = [
@@ -153,7 +153,7 @@ M = TypeVar("M", bound=Stored)
 
 
 def check_places(key: str, segments: Iterable[Segment]) -> None:
-    """Refuse segments that are below ``chains/``, but no ranges of entries: all that follows would take them for these.
+    """Refuse segments below ``chains/`` that are no ranges of entries, because all later code takes them for such.
 
     Raises:
         CorruptionError: There is one; names it, and the object ``key`` that describes it.
@@ -165,12 +165,12 @@ def check_places(key: str, segments: Iterable[Segment]) -> None:
 
 @lru_cache(maxsize=128)
 def _is_entry(key: str) -> bool:
-    """Whether ``key`` is that of an entry; the batches of a commit ask for the same one."""
+    """Whether ``key`` is that of an entry; cached, because all batches of a commit ask for the same key."""
     return store_of(key) is not None and entry_sequence(key) is not None
 
 
 def segments_of(entry: Entry) -> Iterator[Segment]:
-    """The segments that the events of an entry describe."""
+    """Yield the segments that the events of an entry describe."""
     for event in entry.events:
         if isinstance(event, BatchesAppended):
             yield event.segment
@@ -204,7 +204,7 @@ def _rules_of(command: type) -> TypeAdapter[Any]:
 
 
 def encode(document: Stored) -> bytes:
-    """The bytes of a document, with its checksum.
+    """Encode a document with its checksum.
 
     Compares the types while it writes. None passes everywhere: :func:`check` has refused it where it does not belong.
 
@@ -213,7 +213,7 @@ def encode(document: Stored) -> bytes:
     """
     try:
         if isinstance(document, Entry) and len(document.events) >= LONG:
-            body = written_in_parts(document)
+            body = entry_json(document)
         else:
             body = document.model_dump_json(warnings="error").encode()
     except (PydanticSerializationError, UnicodeEncodeError) as error:
@@ -221,30 +221,30 @@ def encode(document: Stored) -> bytes:
             raise KeyboardInterrupt from error
         msg = f"cannot write a value of a wrong type: {error}"
         raise InvalidConfigError(msg) from error
-    return _sealed(body)
+    return _with_checksum(body)
 
 
-def written_in_parts(entry: Entry) -> bytes:
-    """The JSON of an entry; consecutive events of one class are written together."""
+def entry_json(entry: Entry) -> bytes:
+    """Write the JSON of an entry; consecutive events of one class are serialized together."""
     head = entry.model_dump_json(exclude={"events"}, warnings="error").encode()
-    runs = [_writer_of(kind).to_json([*run], warnings="error") for kind, run in groupby(entry.events, type)]
+    runs = [_list_serializer(kind).to_json([*run], warnings="error") for kind, run in groupby(entry.events, type)]
     events = b",".join(memoryview(run)[1:-1] for run in runs)
     return b'%b,"events":[%b]}' % (head[:-1], events)
 
 
 @cache
-def _writer_of(kind: type) -> SchemaSerializer:
-    """Writes lists of events of this class.
+def _list_serializer(kind: type) -> SchemaSerializer:
+    """Return a serializer of lists of events of this class.
 
     Pydantic takes twice the time for a member of a union, which it first turns into a dict to see whether it fits. That
     also compares literals. It is spared for :data:`_WIDE`, which have none.
     """
-    return TypeAdapter(list[kind]).serializer if kind in _WIDE else _writer_of_any()  # type: ignore[valid-type]
+    return TypeAdapter(list[kind]).serializer if kind in _WIDE else _any_list_serializer()  # type: ignore[valid-type]
 
 
 @cache
-def _writer_of_any() -> SchemaSerializer:
-    """Writes lists of events of all classes."""
+def _any_list_serializer() -> SchemaSerializer:
+    """Return a serializer of lists of events of all classes."""
     return TypeAdapter(list[AnyEvent], config=OPAQUE).serializer
 
 
@@ -259,7 +259,7 @@ def decode(model: type[M], key: str, data: bytes) -> M:
     body = data[:-_SUFFIX] + b"}"
     begin = _VERSION.match(data)
     version = int(begin[1]) if begin is not None else None
-    if data != _sealed(body):
+    if data != _with_checksum(body):
         damage = "altered" if data[-_SUFFIX:].startswith(_MARK) else "truncated or altered"
         other = f", or of format version {version}" if version not in (None, FORMAT_VERSION) else ""
         msg = f"{key} is {damage}{other}: its bytes do not match the checksum in it ({len(data)} bytes)"
@@ -270,18 +270,18 @@ def decode(model: type[M], key: str, data: bytes) -> M:
         msg = f"{key} has format version {version}; this txnstore reads version {FORMAT_VERSION}"
         raise UnsupportedFormatError(msg)
     try:
-        return _validated(model, key, body)
+        return _validate(model, key, body)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
         msg = f"{key} is not a valid {model.__name__}: {where}: {problem['msg']}"
         raise CorruptionError(msg) from error
-    except _OTHER_FORM as error:
+    except _FORM_ERRORS as error:
         raise CorruptionError(f"{key} is not a valid {model.__name__}: {reason(error)}") from error
 
 
-def _validated(model: type[M], key: str, body: bytes) -> M:
-    """The document in checked bytes.
+def _validate(model: type[M], key: str, body: bytes) -> M:
+    """Parse and validate a document whose checksum matched.
 
     Raises:
         UnsupportedFormatError: It requires features that this release does not have.
@@ -293,7 +293,7 @@ def _validated(model: type[M], key: str, body: bytes) -> M:
         check_features(key, required_by(body).read, READ_FEATURES, "read")
         try:
             readable = json.dumps(model.readable(json.loads(body)))
-        except _OTHER_FORM:
+        except _FORM_ERRORS:
             raise invalid from None
         document = model.model_validate_json(readable)
     requires: Features | None = getattr(document, "requires", None)
@@ -304,14 +304,14 @@ def _validated(model: type[M], key: str, body: bytes) -> M:
 
 _FEATURES = TypeAdapter(Features)
 #: What a step through JSON raises if it has another form than expected.
-_OTHER_FORM = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+_FORM_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
 
 def required_by(body: bytes) -> Features:
-    """The features that a JSON object names, whatever else it has."""
+    """Return the features that a JSON object names, whatever else it has."""
     try:
         return _FEATURES.validate_python(json.loads(body)["requires"])
-    except _OTHER_FORM:
+    except _FORM_ERRORS:
         return NO_FEATURES
 
 
@@ -335,12 +335,12 @@ def check_features(name: str, required: Iterable[str], supported: Collection[str
 
 
 def content_hash(data: bytes | memoryview) -> str:
-    """The hex SHA-256 of an object's bytes, stored in the next entry (``previous``) or in a segment reference."""
+    """Return the hex SHA-256 of bytes, as ``previous`` in the next entry or in a segment reference has it."""
     return hashlib.sha256(data).hexdigest()
 
 
 def reason(error: Exception) -> str:
-    """Why an object with intact bytes cannot be used, from what it made a fold or a decoder raise."""
+    """Describe why an object with intact bytes cannot be used, from the error of a fold or a decoder."""
     if isinstance(error, KeyError):
         # A key that is a tuple becomes the arguments of the exception.
         name = error.args[0] if len(error.args) == 1 else error.args
@@ -349,6 +349,6 @@ def reason(error: Exception) -> str:
     return text or type(error).__name__
 
 
-def _sealed(body: bytes) -> bytes:
-    """The JSON object with its checksum appended as the last member."""
+def _with_checksum(body: bytes) -> bytes:
+    """Append the checksum to a JSON object as its last member."""
     return b"".join((memoryview(body)[:-1], _MARK, hashlib.sha256(body).hexdigest().encode(), b'"}'))

@@ -1,4 +1,4 @@
-"""Finds earlier states of chains: the newest checkpoint before them, and the entries in between."""
+"""Find earlier states of chains: the newest checkpoint before them, and the entries in between."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EarlierStates:
         self._boundaries = boundaries
 
     def at(self, sequence: int) -> State:
-        """The state after the entry ``sequence``, which is between that of the last boundary and that of the head.
+        """Return the state after entry ``sequence``, between the last boundary and the head.
 
         A list of the checkpoints, two GETs for one of them, and a GET for each entry after it. No request at the head.
 
@@ -66,7 +66,7 @@ class EarlierStates:
         return newest
 
     def last_until(self, timestamp: int) -> int:
-        """The number of the last entry that was written at or before a time; 0 if the first one was written later.
+        """Return the number of the last entry written at or before a time; 0 if the first one is later.
 
         The timestamps of a chain never decrease. One GET for each halving of its length.
 
@@ -83,7 +83,7 @@ class EarlierStates:
         return first + bisect_right(numbers, timestamp, key=lambda number: self._entry(number).timestamp)
 
     def first_time(self) -> int | None:
-        """When the first entry of a chain without a boundary was written; None without an entry. One GET."""
+        """Return the time of the first entry of a chain without a boundary; None without an entry. One GET."""
         return self._entry(1).timestamp if self._head.sequence else None
 
     def is_late(self, sequence: int, timestamp: int) -> bool:
@@ -91,14 +91,14 @@ class EarlierStates:
 
         The clock of its writer, or of the writer of an entry before it, was ahead. One HEAD; none at the head.
         """
-        return sequence < self._head.sequence and self._written_at(sequence + 1) <= timestamp - SKEW_MS
+        return sequence < self._head.sequence and self._modified_ms(sequence + 1) <= timestamp - SKEW_MS
 
     def last_written_until(self, timestamp: int) -> int:
-        """Like :meth:`last_until`, by the clock of the storage. One HEAD for each halving of the number of entries."""
+        """Find the last entry written until a time by the storage's clock. One HEAD per halving of the entries."""
         first = self._boundaries.last().sequence
-        return first + bisect_right(range(first + 1, self._head.sequence + 1), timestamp, key=self._written_at)
+        return first + bisect_right(range(first + 1, self._head.sequence + 1), timestamp, key=self._modified_ms)
 
-    def _written_at(self, sequence: int) -> int:
+    def _modified_ms(self, sequence: int) -> int:
         key = self._keys.entry(self._head.chain, sequence)
         try:
             return self._objects.stat(key).modified_ms
@@ -113,7 +113,7 @@ class EarlierStates:
 
 
 def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, BoundaryDocument]) -> tuple[int, ...]:
-    """The last entry of each chain: one number for a store with one chain, else a sequence of as many numbers.
+    """Check ``entries``: a number for a store with one chain, else one for each chain; return them as a tuple.
 
     ``firsts``: the last boundary of each chain.
 
@@ -147,7 +147,7 @@ def _check_entry(entry: object, head: State, first: int) -> int:
 
 
 def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts: Mapping[int, BoundaryDocument]) -> int:
-    """A point in time, in milliseconds since the epoch, that is not in the future: later entries would belong to it.
+    """Check that ``timestamp`` is a point in time that is not in the future, and return it in ms since the epoch.
 
     ``firsts``: the last boundary of each chain.
 
@@ -155,19 +155,19 @@ def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts:
         InvalidConfigError: It is none.
         SnapshotExpiredError: A vacuum has deleted the history of that time.
     """
-    when = check_time("timestamp", timestamp)
+    moment_ms = check_time("timestamp", timestamp)
     latest = max(now, *(state.timestamp for state in heads))
-    if when > latest:
+    if moment_ms > latest:
         msg = (
-            f"timestamp must not be in the future: {when} ms since the epoch is {instant(when)}, and now is "
+            f"timestamp must not be in the future: {moment_ms} ms since the epoch is {instant(moment_ms)}, and now is "
             f"{latest}, {instant(latest)}"
         )
         raise InvalidConfigError(msg)
     oldest = max(first.timestamp for first in firsts.values())
-    if when < oldest:
+    if moment_ms < oldest:
         msg = (
-            f"the history of {instant(when)} ({when} milliseconds since the epoch) was deleted: the oldest snapshot "
-            f"is that of {instant(oldest)}, timestamp {oldest}"
+            f"the history of {instant(moment_ms)} ({moment_ms} milliseconds since the epoch) was deleted: the "
+            f"oldest snapshot is that of {instant(oldest)}, timestamp {oldest}"
         )
         raise SnapshotExpiredError(msg)
-    return when
+    return moment_ms

@@ -30,7 +30,7 @@ MAX_YIELD_SECONDS = 0.01
 
 @dataclass(slots=True)
 class QueuedCommand:
-    """A caller that waits for the commit of its command, and the answer to it.
+    """The command of a caller that waits for its commit, and the answer.
 
     Attributes:
         principal: Who asks for it.
@@ -74,7 +74,7 @@ class Leader:
         self._offered: SimpleQueue[None] = SimpleQueue()
 
     def has_offered(self, commands: int) -> None:
-        """Record that the entry is decided, and its number of commands; 0: this leader writes no entry, or no other."""
+        """Record that the entry is decided, with its number of commands; 0 if this leader writes no (other) entry."""
         self._commands = commands or self._commands
         self._offered.put(None)
 
@@ -99,7 +99,7 @@ class Attempt:
 
 
 def take(queue: deque[QueuedCommand], waiters: list[QueuedCommand]) -> None:
-    """Move the callers that wait by now to ``waiters``: their commands share the next entry."""
+    """Move all queued callers to ``waiters``, so that their commands share the next entry."""
     while queue:
         waiters.append(queue.popleft())
 
@@ -113,7 +113,7 @@ def is_unwritten(attempt: Attempt | None, waiter: QueuedCommand) -> bool:
 
 
 def error_of(attempt: Attempt | None, waiter: QueuedCommand, error: BaseException) -> Exception:
-    """The error that the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
+    """Return the error for the caller of a command whose commit raised: an unknown outcome only if it was offered.
 
     A command that equals an offered one counts as offered: it is most likely the same call again.
 
@@ -173,12 +173,12 @@ class Drafts:
                 if one_by_one:
                     encode_entry(self._entry(before, decision.state, [*decision.events]))
             except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
-                payload.back_to(mark)
+                payload.remove_after(mark)
                 waiter.error, waiter.result = error, None
             else:
                 waiter.error, waiter.result = None, decision.result
                 state = decision.state
-                events += payload.accepted(mark, decision.events)
+                events += payload.keep_if_named(mark, decision.events)
                 add_principal(principals, waiter.principal, len(decision.events))
         checked = (authorization or state.authorization).mode != "off" or before.authorization.mode != "off"
         entry = self._entry(before, state, events, payload.describe(), principals if checked else None)
@@ -216,7 +216,7 @@ class Drafts:
 
 
 def add_principal(principals: list[tuple[str, int]], principal: str, events: int) -> None:
-    """Add who asked for the next events of an entry: consecutive ones of the same principal are counted together."""
+    """Record who asked for the next events of an entry; consecutive ones of one principal are counted together."""
     if events and principals and principals[-1][0] == principal:
         principals[-1] = principal, principals[-1][1] + events
     elif events:

@@ -18,16 +18,16 @@ from txnstore.errors import ObjectNotFoundError, StoreNotFoundError
 CONFIRM_MS = 5_000
 
 
-#: How every ``store.json`` of ours begins, in any version.
-_OURS = b'{"version":'
+#: The first bytes of every ``store.json`` of a store, in any version of the format.
+_DOCUMENT_PREFIX = b'{"version":'
 
 
-def _nothing() -> None:
-    """Waits for a request that was not begun: returns immediately."""
+def _no_wait() -> None:
+    """Stand for the wait of a request that was not begun: return immediately."""
 
 
 def document_of(data: bytes | None, url: str) -> StoreDocument:
-    """The document in ``store.json``; ``data`` is None if it does not exist.
+    """Decode the document in ``store.json``; ``data`` is None if it does not exist.
 
     Raises:
         StoreNotFoundError: There is no ``store.json``, or it is not a store's.
@@ -37,7 +37,8 @@ def document_of(data: bytes | None, url: str) -> StoreDocument:
     if data is None:
         msg = f"there is no txnstore at {url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg)
-    if not data.startswith(_OURS[: len(data)]):
+    # A truncated document of a store, even an empty one, is damage that `recover` repairs, not an object of others.
+    if not data.startswith(_DOCUMENT_PREFIX[: len(data)]):
         problem = f"its {keys.STORE} belongs to something else; a store needs a URL of its own"
         msg = f"there is no txnstore at {url}: {problem}"
         raise StoreNotFoundError(msg)
@@ -55,7 +56,7 @@ class Identity:
         self._confirmed_at = self._runtime.monotonic()
 
     def was_read(self, at: int) -> None:
-        """``store.json`` was read for this store after ``at`` (monotonic): since then this process may have slept."""
+        """Record that ``store.json`` was read for this store after ``at`` (monotonic ms), for :meth:`begin`."""
         self._confirmed_at = at
 
     def _is_due(self) -> bool:
@@ -63,8 +64,8 @@ class Identity:
         return abs(self._runtime.monotonic() - self._confirmed_at) > CONFIRM_MS
 
     def begin(self) -> Callable[[], object]:
-        """Begin :meth:`confirm` next to other requests if it is due; the function returned waits, and raises."""
-        return self._pool.submit(self.confirm).result if self._is_due() else _nothing
+        """Begin :meth:`confirm` beside other requests if it is due; return a function that waits for it, and raises."""
+        return self._pool.submit(self.confirm).result if self._is_due() else _no_wait
 
     def confirm(self) -> None:
         """Read ``store.json`` and compare the id in it.
@@ -88,7 +89,7 @@ class Identity:
         self._confirmed_at = max(now, self._confirmed_at)
 
     def check(self, store_id: str) -> None:
-        """Compare the id that ``store.json`` has now.
+        """Check the id that ``store.json`` has now.
 
         Raises:
             StoreNotFoundError: It is another one: the store was deleted, and another one was created in its place.

@@ -1,4 +1,4 @@
-"""Finds the state that a process begins a chain with: when it opens the store, and when it was overtaken."""
+"""Find the state that a process begins a chain with: when it opens the store, and when it was overtaken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.checkpoints import checkpoint
-from txnstore.chain.checkpoints.checkpoint import Named, Saved
+from txnstore.chain.checkpoints.checkpoint import NamedEntry, Saved
 from txnstore.chain.codec import LatestDocument
 from txnstore.chain.context import ChainContext
 from txnstore.chain.keys import entry_sequence, is_of_chain, latest
@@ -27,19 +27,19 @@ _PAGE = 1_000
 
 
 class Start(NamedTuple):
-    """The checkpoint and the entries that an open has read.
+    """The checkpoint and the entries that an open reads.
 
     Attributes:
         saved: The checkpoint to begin with; None: begin before entry 1.
         window: The entries after it that were read, by number; None if those that were read are others.
-        first_due: Without a hint, the answer to a request for the entry that the first checkpoint of a small state is
-            of: if it exists, there should be a hint. None with a hint.
+        first_due_entry: Without a hint, a request for the entry at which the first checkpoint of a small state is due:
+            if it exists, there should be a hint. None with a hint.
         hint: The document of the hint; ``NO_HINT`` without one of this store.
     """
 
     saved: Saved | None
     window: Mapping[int, bytes | None] | None
-    first_due: Future[bytes | None] | None
+    first_due_entry: Future[bytes | None] | None
     hint: LatestDocument
 
 
@@ -56,7 +56,7 @@ class Loader:
         self._chains, self._every = context.count, context.checkpoint_every
         #: The newest entry that a list of checkpoints has named. Assigned in one step, without a lock: a lost update
         #: leaves an older one, which is true, too.
-        self._named = Named()
+        self._newest_named = NamedEntry()
 
     def first(self, hint: bytes | None) -> Start:
         """Read the checkpoint that the hint names, and concurrently the next boundary and entries after the checkpoint.
@@ -75,38 +75,40 @@ class Loader:
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._number, sequence)
         # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides, where the
         # list shows nothing, or is refused.
-        first_due = None if sequence else self._pool.submit(self._tail.get, self._every)
+        first_due_entry = None if sequence else self._pool.submit(self._tail.get, self._every)
         listed = self._pool.submit(self._list_after, sequence)
         window: Mapping[int, bytes | None] | None = self._tail.ahead(sequence, hinted.head)
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
         named = listed.result()
-        is_due = first_due is not None and first_due.result() is not None
+        is_due = first_due_entry is not None and first_due_entry.result() is not None
         if is_due or (sequence and saved is None) or any(each.is_checkpoint for each in named):
-            saved, window = self._newest() or saved, None
+            saved, window = self._newest_checkpoint() or saved, None
         elif named:
             window = None  # It was read beside the list, and may lack an entry that was created meanwhile.
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
-        return Start(self._checked(saved), window, first_due, hinted)
+        return Start(self._check_chain(saved), window, first_due_entry, hinted)
 
     def check_end(self, state: State) -> None:
-        """Make sure that a chain which ends with ``state`` does not end before an entry that a checkpoint names.
+        """Check that a chain which ends with ``state`` does not end before an entry that a checkpoint names.
 
         Raises:
             CorruptionError: It does.
             OvertakenError: The entries after ``state`` were deleted since they were looked for.
         """
         if self.names_after(state):
-            raise self._ends_before(state, f"{self._named.key} was written after entry {self._named.sequence}")
+            raise self._missing_entry_error(
+                state, f"{self._newest_named.key} was written after entry {self._newest_named.sequence}"
+            )
 
     def names_after(self, state: State) -> bool:
         """Whether an object of a checkpoint names a later entry."""
-        return self._named.sequence > state.sequence
+        return self._newest_named.sequence > state.sequence
 
     def check(self, start: Start, state: State) -> bool:
-        """Make sure that the chain does not end before an entry that exists, and does not only seem to be empty.
+        """Check that the chain does not end before an existing entry, and does not only seem to be empty.
 
         Returns:
             False if an empty chain was written to since: it must be read, and checked again.
@@ -115,21 +117,25 @@ class Loader:
             CorruptionError: It does, or an entry that the hint names is another one.
             OvertakenError: The entries after ``state`` were deleted since they were looked for.
         """
-        if start.first_due is not None and start.first_due.result() is not None and state.sequence < self._every:
-            raise self._ends_before(state, f"entry {self._every} exists")
-        if state.sequence == 0 and not self._is_empty(state):
+        if (
+            start.first_due_entry is not None
+            and start.first_due_entry.result() is not None
+            and state.sequence < self._every
+        ):
+            raise self._missing_entry_error(state, f"entry {self._every} exists")
+        if state.sequence == 0 and not self._check_empty(state):
             return False
         hinted = start.hint
         newest = max(hinted.sequence, hinted.head)
         if newest > state.sequence:
-            raise self._ends_before(state, f"{latest(self._number)} names entry {newest}")
+            raise self._missing_entry_error(state, f"{latest(self._number)} names entry {newest}")
         for sequence, digest in checkpoint.hinted_entries(hinted).items():
             if start.saved is None or start.saved.state.sequence < sequence:
                 self._check_hinted_entry(sequence, digest, start.window or {})
         return True
 
-    def _is_empty(self, state: State) -> bool:
-        """Make sure that a chain which seems to be empty has no objects, and for the catalog, that no other store has.
+    def _check_empty(self, state: State) -> bool:
+        """Check that a chain which seems to be empty has no objects; for the catalog, that no other store has any.
 
         The other objects below the root are listed before the chain: if another process that uses this store has
         created them, the later list of the chain has its entries. Entries alone do not explain other objects: this
@@ -150,11 +156,13 @@ class Loader:
             last = self._objects.list(self._keys.entries(self._number), limit=1)
             entries = [number for item in last if (number := entry_sequence(item.key)) is not None]
         if entries[:1] != [1]:
-            raise self._ends_before(state, f"entry {entries[0]} exists" if entries else f"{remaining[0]} exists")
+            raise self._missing_entry_error(
+                state, f"entry {entries[0]} exists" if entries else f"{remaining[0]} exists"
+            )
         return False
 
     def _check_hinted_entry(self, sequence: int, digest: str, window: Mapping[int, bytes | None]) -> None:
-        """Compare an entry that the hint names, and that was folded, with the hash in the hint.
+        """Compare the hash of a folded entry with the hash in the hint that names it.
 
         ``window``: the entries that were read first; the entry is requested if it is not one of them.
         """
@@ -174,8 +182,8 @@ class Loader:
             )
             raise CorruptionError(msg)
 
-    def _ends_before(self, state: State, evidence: str) -> CorruptionError:
-        """The error for a chain that ends with ``state``, although something shows that it was longer."""
+    def _missing_entry_error(self, state: State, evidence: str) -> CorruptionError:
+        """Return the error for a chain that ends with ``state`` although ``evidence`` shows that it was longer."""
         self._boundaries.check(state.sequence + 1)
         repair = (
             "put it and those after it back, from older versions in the bucket or from a backup; `txnstore recover` "
@@ -184,29 +192,31 @@ class Loader:
         return missing_entry(self._keys, self._number, state.sequence + 1, f"{evidence}: {repair}")
 
     def again(self) -> Saved:
-        """The newest checkpoint, for a process that was overtaken by the deletion of entries.
+        """Return the newest checkpoint, for a process that was overtaken by the deletion of entries.
 
         Raises:
             CorruptionError: It is missing or damaged.
         """
-        saved, first = self._newest(), self._boundaries.last().sequence
+        saved, first = self._newest_checkpoint(), self._boundaries.last().sequence
         if saved is None or saved.state.sequence < first:
-            saved = self._newest()  # It was there, and new enough: this process was suspended while it read it.
+            saved = (
+                self._newest_checkpoint()
+            )  # It was there, and new enough: this process was suspended while it read it.
         if saved is None or saved.state.sequence < first:
             msg = (
                 f"{self._keys.checkpoints(self._number)} has no readable checkpoint of entry {first} or a later one, "
                 f"and the entries up to {self._keys.entry(self._number, first)} may be deleted, or lost"
             )
             raise CorruptionError(msg)
-        self._checked(saved)
+        self._check_chain(saved)
         self._list_after(saved.state.sequence)
         return saved
 
-    def _list_after(self, sequence: int) -> list[Named]:
-        """What names later entries. A failed list does not fail an open: it only shows what the hint does not."""
+    def _list_after(self, sequence: int) -> list[NamedEntry]:
+        """List the objects that name later entries. A failed list fails no open: it only adds to the hint."""
         try:
-            named = checkpoint.named_after(self._objects, self._keys, self._number, sequence)
-            self._named = max([self._named, *named])
+            named = checkpoint.entries_named_after(self._objects, self._keys, self._number, sequence)
+            self._newest_named = max([self._newest_named, *named])
             return named
         except StorageError as error:
             # A reader need not have the right to list, and each of its opens would warn of it for each chain.
@@ -215,10 +225,10 @@ class Loader:
             _LOG.log(level, "later checkpoints not listed: %s", error, extra=extra)
             return []
 
-    def _newest(self) -> Saved | None:
+    def _newest_checkpoint(self) -> Saved | None:
         return checkpoint.newest(self._objects, self._pool, self._keys, self._number)
 
-    def _checked(self, saved: Saved | None) -> Saved | None:
+    def _check_chain(self, saved: Saved | None) -> Saved | None:
         if saved is not None:
             checkpoint.check_chain(self._keys, saved.state, self._number, self._chains)
         return saved

@@ -14,7 +14,7 @@ from txnstore.errors import StorageError
 from txnstore.runtime import Runtime
 
 #: After this many waits a writer PUTs in any case. Needed only if its clock is set again and again.
-_MOST_WAITS = 256
+_MAX_WAITS = 256
 
 
 class Pacing:
@@ -43,13 +43,13 @@ class Pacing:
         """
         if losses > 1 and not self._turns.latency:
             self._runtime.backoff(losses)  # The latency is not known, or too short: there are no turns.
-        for _ in range(_MOST_WAITS):
+        for _ in range(_MAX_WAITS):
             wait = self._turns.next(self._now(), losses)
             if wait is None:
                 return
             if wait.pause:
                 self._runtime.sleep(wait.pause / 1000)
-            if wait.ahead and self._look(newest(), wait.ahead, to_the_head=not wait.polls):
+            if wait.ahead and self._read_ahead(newest(), wait.ahead, to_the_head=not wait.polls):
                 continue
             if not wait.polls or not self._poll(newest, wait):
                 return
@@ -57,15 +57,15 @@ class Pacing:
     def _now(self) -> float:
         return self._runtime.monotonic()
 
-    def _look(self, state: State, ahead: int, *, to_the_head: bool) -> bool:
-        """Read what is new; returns whether there was an entry. Up to the head, or ``ahead`` entries."""
+    def _read_ahead(self, state: State, ahead: int, *, to_the_head: bool) -> bool:
+        """Read new entries up to the head, or ``ahead`` of them; return whether there was one."""
         until = None if to_the_head else state.sequence + ahead
         newest = self._tail.follow(state, self._publish, ahead, until=until)
         self._turns.record_read(self._now(), head=newest.sequence != until)
         return newest.sequence > state.sequence
 
     def _poll(self, newest: Callable[[], State], wait: Wait) -> bool:
-        """Poll an entry with overlapping GETs; returns whether there was a new entry, this one or one before it.
+        """Poll an entry with overlapping GETs; return whether this entry or one before it was found.
 
         The first ones are spread over a latency; from then on, each answer is followed by the next GET. They are
         counted, so that the end does not depend on a clock. With each of the first ones goes a GET of an entry before.
@@ -75,41 +75,41 @@ class Pacing:
         unsent = max(
             1, round(wait.polls / apart) - wait.overlap + 1
         )  # The last one is answered when the time has passed.
-        flying, before = deque[Future[bytes | None]](), list[Future[bytes | None]]()
+        flying, earlier = deque[Future[bytes | None]](), list[Future[bytes | None]]()
         answers = 0
         while unsent or flying:
             if len(flying) == wait.overlap or not unsent:
-                data = _answer(flying.popleft())
+                data = _entry_or_none(flying.popleft())
                 if data is not None:
                     # The polls may be over before all entries on the way to this one were requested.
-                    unread = [None] * (wait.target - 1 - len(before))
-                    self._arrived(state, [*map(_answer, before), *unread, data], fresh=answers > 0)
+                    unread = [None] * (wait.target - 1 - len(earlier))
+                    self._publish_entries(state, [*map(_entry_or_none, earlier), *unread, data], fresh=answers > 0)
                     return True
                 answers += 1
                 if wait.target == 1:
                     self._turns.record_read(self._now(), head=True)
-                elif answers < wait.target and _answer(before[answers - 1]) is None:
+                elif answers < wait.target and _entry_or_none(earlier[answers - 1]) is None:
                     break  # The chain is not as far as it seemed.
             if newest().sequence >= target:
                 return True  # A reader of this process has read it.
             if unsent:
-                if len(before) < wait.target - 1:
-                    before.append(self._tail.request(state.sequence + len(before) + 1))
+                if len(earlier) < wait.target - 1:
+                    earlier.append(self._tail.request(state.sequence + len(earlier) + 1))
                 flying.append(self._tail.request(target))
                 unsent -= 1
                 if unsent and not answers and len(flying) < wait.overlap:
                     self._runtime.sleep(apart / 1000)
-        return bool(before) and self._arrived(state, [*map(_answer, before)])
+        return bool(earlier) and self._publish_entries(state, [*map(_entry_or_none, earlier)])
 
-    def _arrived(self, state: State, entries: list[bytes | None], *, fresh: bool = False) -> bool:
-        """Publish the entries after ``state`` that GETs have returned; returns whether there was one.
+    def _publish_entries(self, state: State, entries: list[bytes | None], *, fresh: bool = False) -> bool:
+        """Publish the entries after ``state`` that GETs have returned; return whether there was one.
 
         Args:
             state: The state before them.
             entries: The entries that follow it, in order; None for one that was not read, or did not exist then.
             fresh: Whether the last one did not exist shortly before.
         """
-        before, last = state.sequence, state.sequence + len(entries)
+        known, last = state.sequence, state.sequence + len(entries)
         for data in entries:
             if data is None:
                 break
@@ -119,11 +119,11 @@ class Pacing:
             state = self._tail.follow(state, self._publish, last - state.sequence, until=last)
             fresh = False
         self._turns.record_read(self._now(), fresh=fresh)
-        return state.sequence > before
+        return state.sequence > known
 
 
-def _answer(request: Future[bytes | None]) -> bytes | None:
-    """What a GET has returned; a GET that failed is as good as none."""
+def _entry_or_none(request: Future[bytes | None]) -> bytes | None:
+    """Return the bytes that a GET has returned; None if it failed, as without an entry."""
     with suppress(StorageError):  # CorruptionError is no StorageError.
         return request.result()
     return None

@@ -22,7 +22,7 @@ from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import Command
 from txnstore.core.transactions.commands import EndTxn
 
-_BREAK = b"\n"
+_SEPARATOR = b"\n"
 
 
 class Payload:
@@ -40,12 +40,12 @@ class Payload:
         self._segments: dict[int, Segment] = {}
 
     def place(self, command: Command) -> Command:
-        """The command with a place for each segment that is to be inlined; their bytes are added to the payload."""
+        """Return the command with a place for each segment that is to be inlined, and add the bytes to the payload."""
         if not isinstance(command, Append | EndTxn) or all(batch.data is None for batch in command.batches):
             return command
-        return replace(command, batches=tuple(map(self._placed, command.batches)))
+        return replace(command, batches=tuple(map(self._place_batch, command.batches)))
 
-    def _placed(self, batch: NewBatch) -> NewBatch:
+    def _place_batch(self, batch: NewBatch) -> NewBatch:
         data = batch.data
         if data is None:
             return batch
@@ -58,25 +58,25 @@ class Payload:
 
     @property
     def mark(self) -> tuple[int, int]:
-        """The number of segments and bytes in it so far, for :meth:`back_to`."""
+        """The number of segments and bytes so far, for :meth:`remove_after`."""
         return len(self._parts), self._size
 
-    def accepted(self, mark: tuple[int, int], events: Sequence[Event]) -> Sequence[Event]:
-        """The events; what was placed since is removed if none of them names it: its command was a repetition."""
+    def keep_if_named(self, mark: tuple[int, int], events: Sequence[Event]) -> Sequence[Event]:
+        """Return the events; remove the segments added since ``mark`` if no event names them (a repeated command)."""
         named = (isinstance(event, BatchesAppended) and event.segment.object == self._key for event in events)
         if mark != self.mark and not any(named):
-            self.back_to(mark)
+            self.remove_after(mark)
         return events
 
-    def back_to(self, mark: tuple[int, int]) -> None:
-        """Remove what was placed since: its command was refused."""
+    def remove_after(self, mark: tuple[int, int]) -> None:
+        """Remove the segments added since ``mark``: the command that brought them was refused."""
         parts, self._size = mark
         for data in self._parts[parts:]:
             del self._segments[id(data)]
         del self._parts[parts:]
 
     def describe(self) -> PayloadInfo | None:
-        """Its size and hash, which are a part of the entry; None if it is empty."""
+        """Return size and hash of the payload, which are part of the entry; None if it is empty."""
         if not self._parts:
             return None
         self._parts = [b"".join(self._parts)]
@@ -84,12 +84,12 @@ class Payload:
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the payload."""
         return b"".join(self._parts)
 
 
 def encode_entry(entry: Entry, payload: bytes = b"") -> bytes:
-    """The bytes of an entry: its payload, if it has one, and its line.
+    """Encode an entry: its payload, if it has one, and its line.
 
     Raises:
         InvalidConfigError: A value has a wrong type.
@@ -98,8 +98,8 @@ def encode_entry(entry: Entry, payload: bytes = b"") -> bytes:
 
 
 def with_payload(line: bytes, payload: bytes) -> bytes:
-    """The bytes of an object that has this line, after a payload if it is not empty."""
-    return b"".join((payload, _BREAK, line)) if payload else line
+    """Join a payload, if there is one, and a line."""
+    return b"".join((payload, _SEPARATOR, line)) if payload else line
 
 
 def decode_entry(key: str, data: bytes) -> Entry:
@@ -117,8 +117,8 @@ def decode_entry(key: str, data: bytes) -> Entry:
 
 
 def payload_damage(entry: Entry, data: bytes) -> str | None:
-    """What is wrong with the payload in the bytes of an entry; None if it is intact, or a vacuum has deleted it."""
-    payload, separator, _ = data.rpartition(_BREAK)
+    """Describe the damage of an entry's payload; None if it is intact, or a vacuum has deleted it."""
+    payload, separator, _ = data.rpartition(_SEPARATOR)
     described = entry.payload
     if not separator or (described == PayloadInfo(size=max(1, len(payload)), sha256=content_hash(payload))):
         return None
@@ -128,15 +128,15 @@ def payload_damage(entry: Entry, data: bytes) -> str | None:
 
 
 def line_of(data: bytes) -> bytes:
-    """The line of an entry or an index file, without its payload."""
-    return data[data.rfind(_BREAK) + 1 :]
+    """Return the line of an entry or an index file, without its payload."""
+    return data[data.rfind(_SEPARATOR) + 1 :]
 
 
 def payload_of(data: bytes) -> bytes:
-    """The payload of an entry or an index file; empty if it has none, or if a vacuum has deleted it."""
-    return data.rpartition(_BREAK)[0]
+    """Return the payload of an entry or an index file; empty if it has none, or a vacuum has deleted it."""
+    return data.rpartition(_SEPARATOR)[0]
 
 
 def entry_hash(data: bytes) -> str:
-    """The hash by which the next entry names this one: the hex SHA-256 of its line."""
+    """Return the hash by which the next entry names this one: the hex SHA-256 of its line."""
     return hashlib.sha256(line_of(data)).hexdigest()

@@ -1,4 +1,4 @@
-"""Who asks for commands: the principal of the process, or the one for whom it works now."""
+"""The principal of commands: that of the process, or the one for whom the process works now."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: The principal for whom the current thread or task works; None: the one of the process.
-_ASKING: ContextVar[str | None] = ContextVar("principal", default=None)
+_PRINCIPAL: ContextVar[str | None] = ContextVar("principal", default=None)
 
 
 @contextmanager
 def asking(principal: str | None) -> Iterator[None]:
-    """In the block, commands are asked for by this principal; None: by the one of the process.
+    """Run the block on behalf of a principal; None: that of the process.
 
-    It holds for the current thread, and for the work on other chains that a command leads to.
+    Applies to the current thread, and to the work on other chains that a command leads to.
     """
-    token = _ASKING.set(principal)
+    token = _PRINCIPAL.set(principal)
     try:
         yield
     finally:
-        _ASKING.reset(token)
+        _PRINCIPAL.reset(token)
 
 
 def asking_principal(default: str) -> str:
-    """Who asks now; ``default``: the principal of the process."""
-    return _ASKING.get() or default
+    """Return the current principal; ``default``: that of the process."""
+    return _PRINCIPAL.get() or default
 
 
 def with_principal(work: Callable[[], T]) -> Callable[[], T]:
-    """The work, to be run in another thread, for the principal who asks now."""
-    return work if _ASKING.get() is None else partial(copy_context().run, work)
+    """Bind work that runs in another thread to the current principal."""
+    return work if _PRINCIPAL.get() is None else partial(copy_context().run, work)

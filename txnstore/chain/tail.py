@@ -23,7 +23,7 @@ from txnstore.storage.recent import keep
 
 
 def newest(heads: Sequence[int], count: int, firsts: Sequence[int] = ()) -> list[range]:
-    """The ranges of the newest entries of each chain, ``count`` in total.
+    """Return the ranges of the newest entries of each chain, ``count`` in total.
 
     Each chain gets an equal share; a chain with fewer entries leaves the rest of its share to the others.
 
@@ -43,7 +43,7 @@ def newest(heads: Sequence[int], count: int, firsts: Sequence[int] = ()) -> list
 
 
 def read_entry(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> tuple[Entry, int] | None:
-    """An entry and its size in bytes; None if it does not exist.
+    """Read an entry; returns it with its size in bytes, or None if it does not exist.
 
     Raises:
         CorruptionError: The object does not hold this entry.
@@ -56,7 +56,7 @@ def read_entry(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> t
 
 
 def entry_in(data: bytes, keys: Keys, chain: int, sequence: int) -> Entry:
-    """The entry ``sequence`` in the bytes of its object.
+    """Decode the entry ``sequence`` from the bytes of its object.
 
     Raises:
         CorruptionError: They are damaged, or those of another entry.
@@ -111,18 +111,18 @@ class Tail:
             self._boundaries.check(sequence)
 
     def get(self, sequence: int) -> bytes | None:
-        """The bytes of an entry; None if it does not exist."""
+        """Read the bytes of an entry; None if it does not exist."""
         try:
             return self._objects.get(self._keys.entry(self._number, sequence))
         except ObjectNotFoundError:
             return None
 
     def request(self, sequence: int) -> Future[bytes | None]:
-        """Begin to read an entry; the answer is that of :meth:`get`."""
+        """Begin to read an entry, as :meth:`get` does."""
         return self._pool.submit(self.get, sequence)
 
     def fold(self, state: State, data: bytes) -> State:
-        """The state after the entry that follows ``state``, whose payload is kept; see :func:`fold`.
+        """Fold the entry that follows ``state``, and keep its payload in memory; see :func:`fold`.
 
         Raises:
             OvertakenError: The bytes may be those of a writer that has slept while the entry was deleted.
@@ -182,7 +182,7 @@ class Tail:
                 size = min(2 * size, _MAX_WINDOW)
             data = unfolded[following]
             if data is None:
-                data = self._missing(following, unfolded, sure=sure)
+                data = self._read_missing(following, unfolded, sure=sure)
                 if data is None:
                     return state
             state = self.fold(state, data)
@@ -190,8 +190,8 @@ class Tail:
             del unfolded[following]
         return state
 
-    def _missing(self, sequence: int, unfolded: dict[int, bytes | None], *, sure: bool) -> bytes | None:
-        """An entry that did not exist when it was read; None at the end of the chain.
+    def _read_missing(self, sequence: int, unfolded: dict[int, bytes | None], *, sure: bool) -> bytes | None:
+        """Read again an entry that did not exist; None at the end of the chain.
 
         ``unfolded``: this entry and later ones that were read.
         """
@@ -210,7 +210,7 @@ class Tail:
 
 
 def _end_of_window(first: int, unfolded: Mapping[int, bytes | None], size: int) -> tuple[int, int]:
-    """The last entry to read next, from ``first`` on, and the size of this window.
+    """Return the last entry to read next, from ``first`` on, and the size of this window.
 
     Up to the first name that is known to have no object, and those that show whether the chain ends there; else as many
     entries after the newest known one as are known to follow, at least ``size``.
@@ -222,14 +222,14 @@ def _end_of_window(first: int, unfolded: Mapping[int, bytes | None], size: int) 
 
 
 def missing_entry(keys: Keys, number: int, sequence: int, evidence: str) -> CorruptionError:
-    """The error for an entry that is missing, although ``evidence`` shows that it was written."""
+    """Return the error for a missing entry that existed, as ``evidence`` shows."""
     return CorruptionError(f"{keys.entry(number, sequence)} is missing, but {evidence}")
 
 
 def fold(
     keys: Keys, number: int, state: State, data: bytes, on_entry: Callable[[Entry, State], None] | None = None
 ) -> State:
-    """The state after the entry that follows ``state`` in chain ``number``.
+    """Fold the entry that follows ``state`` in chain ``number``.
 
     ``on_entry``: called with the entry and the state after it.
 

@@ -1,4 +1,4 @@
-"""The objects below the root of a store besides ``store.json``: chains of any id, and segments.
+"""Find the objects below the root of a store besides ``store.json``: chains of any id, and segments.
 
 ``store.json`` alone names the store, so a root without it, or with that of another store, looks like one without a
 store. No object shows which of two ids is the right one; but a second id can be seen, and then nothing is created,
@@ -24,38 +24,38 @@ from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.redact import redact
 
 #: Greater than all names below a folder.
-AFTER = "~"
+FOLDER_END = "~"
 #: The number of objects in a list of segments; one list covers most roots.
 _PAGE = 1_000
 
 
-def stores(objects: ObjectStore, passed: str = "") -> list[str]:
-    """The ids of the stores with chains here, in ascending order; one list for each.
+def stores(objects: ObjectStore, skipped: str = "") -> list[str]:
+    """Return the ids of the stores that have chains here, ascending; one list for each.
 
     Objects of others below the prefix cost a list for 1,000 of them, and those in one folder about two.
 
     Args:
-        passed: The id of a store that is passed over.
+        skipped: The id of a store that is passed over.
     """
     ids: list[str] = []
     after, limit = "", 1
     while page := objects.list(CHAINS, after, limit):
         if page[0].key >= HINTS:
             break  # An id is hexadecimal, so none is after them.
-        store_id = _first_id(page)
+        store_id = _first_store_id(page)
         if store_id is None:
             # Objects of others: there may be many, so the next list is a long one.
-            after, limit = _behind_folder(page[-1].key), _PAGE
+            after, limit = _end_of_folder(page[-1].key), _PAGE
             continue
-        if store_id != passed:
+        if store_id != skipped:
             ids.append(store_id)
         # One key behind all chains of this store is enough to see the id of the next one.
-        after, limit = f"{Keys(store_id).chains}{AFTER}", 1
+        after, limit = f"{Keys(store_id).chains}{FOLDER_END}", 1
     return ids
 
 
-def _first_id(page: Sequence[ObjectInfo]) -> str | None:
-    """The id of the store that the first object of a chain in the page belongs to; None without such an object."""
+def _first_store_id(page: Sequence[ObjectInfo]) -> str | None:
+    """Return the id of the store of the first object of a chain in the page; None without such an object."""
     for item in page:
         store_id = keys.store_of(item.key)
         if store_id is not None:
@@ -63,14 +63,14 @@ def _first_id(page: Sequence[ObjectInfo]) -> str | None:
     return None
 
 
-def _behind_folder(key: str) -> str:
-    """A key behind the objects of the folder below ``chains/`` that ``key`` is in; ``key`` itself without a folder."""
+def _end_of_folder(key: str) -> str:
+    """Return a key after all objects of the folder below ``chains/`` that has ``key``; ``key`` itself without one."""
     folder, name = key.removeprefix(CHAINS).partition("/")[::2]
-    return max(key, f"{CHAINS}{folder}/{AFTER}") if name else key
+    return max(key, f"{CHAINS}{folder}/{FOLDER_END}") if name else key
 
 
 def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
-    """The keys of hints that name another store, with its id. A list, and a GET for each hint."""
+    """Return the keys of hints that name another store, with its id. A list, and a GET for each hint."""
     hints: dict[str, str] = {}
     for item in objects.list(HINTS):
         try:
@@ -83,7 +83,7 @@ def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
 
 
 def first_segment(objects: ObjectStore) -> str | None:
-    """The key of an object with the form of a segment; None if there is none.
+    """Return the key of an object that has the form of a segment's; None if there is none.
 
     Files of others, such as ``topics/t/partition=0/…`` of Kafka Connect, do not count. Their folders are passed over.
     """
@@ -92,23 +92,23 @@ def first_segment(objects: ObjectStore) -> str | None:
         for item in page:
             if keys.has_segments(item.key):
                 return item.key
-        after = _behind_foreign_folder(page[-1].key)
+        after = _end_of_foreign_folder(page[-1].key)
     return None
 
 
-def _behind_foreign_folder(key: str) -> str:
-    """A key behind the objects of the folder ``topics/<topic>/<name>/`` that ``key`` is in.
+def _end_of_foreign_folder(key: str) -> str:
+    """Return a key after all objects of the folder ``topics/<topic>/<name>/`` that has ``key``.
 
     ``key`` itself if it is in no such folder, or the name is a partition number: only these folders have segments.
     """
     parts = key.split("/")
     if len(parts) < 4 or parts[2].isdigit():
         return key
-    return max(key, f"{'/'.join(parts[:3])}/{AFTER}")  # A name of others may be greater than AFTER.
+    return max(key, f"{'/'.join(parts[:3])}/{FOLDER_END}")  # A name of others may be greater than FOLDER_END.
 
 
 def describe_traces(objects: ObjectStore) -> str:
-    """The objects of a store that exist here, in a few words; empty without any. ``store.json`` does not count."""
+    """Describe the objects of a store that exist here; empty without any. ``store.json`` does not count."""
     ids = stores(objects)
     if ids:
         several = "s" if len(ids) > 1 else ""
@@ -120,7 +120,7 @@ def describe_traces(objects: ObjectStore) -> str:
 
 
 def no_document(objects: ObjectStore) -> TxnStoreError:
-    """The error for a root without ``store.json``: there is no store, or it has lost it."""
+    """Return the error for a root without ``store.json``: there is no store, or it has lost the document."""
     url, traces = redact(objects.url), describe_traces(objects)
     if not traces:
         return StoreNotFoundError(f"there is no txnstore at {url}: it has no {STORE}")
@@ -148,11 +148,11 @@ def check_new(objects: ObjectStore) -> None:
 
 
 def other_store(objects: ObjectStore, names: Keys) -> str:
-    """Why a store whose catalog is empty is not the one whose objects are here; empty if nothing shows that.
+    """Describe why the objects here are of another store than the one with an empty catalog; empty if nothing shows it.
 
     There are chains or hints of another store, or segments, which a store without topics cannot have.
     """
-    others = stores(objects, passed=names.store_id)
+    others = stores(objects, skipped=names.store_id)
     if others:
         several = "s" if len(others) > 1 else ""
         return (

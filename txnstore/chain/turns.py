@@ -26,19 +26,19 @@ EARLY = 2.5
 #: quarter of a latency after it exists at the latest; and for those after it.
 JOIN, NEXT, SOON = 6, 4, 2
 #: A writer outside the order polls no entry that is further ahead, and for no longer than so many latencies.
-_FURTHEST, _LONGEST_POLL = 5, 6.0
+_MAX_TARGET, _MAX_POLL = 5, 6.0
 #: Two entries are at least this part of a latency apart: a writer reads the first one before it begins the second.
-_APART = 0.9
+_MIN_GAP = 0.9
 #: A look at the head is that old at most when a writer outside the order PUTs, in latencies.
-FRESH = 0.6
+MAX_HEAD_AGE = 0.6
 #: The most writers and times that are kept.
-KEPT = 128
+MAX_KEPT = 128
 #: A latency is never taken for longer than this, nor for several times the one before it: an outage is none.
-_LONGEST_MS, _GROWTH = 1000.0, 4.0
+_MAX_LATENCY_MS, _MAX_LATENCY_GROWTH = 1000.0, 4.0
 #: No pause is longer.
-_LONGEST_PAUSE_MS = 2000.0
+_MAX_PAUSE_MS = 2000.0
 #: The n-th loss of a commit leads to a look at the head even inside the order.
-_LOSSES = 3
+_LOSSES_BEFORE_LOOK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class Turns:
         #: The order: the writers that have used each of their turns, the least recently served first.
         self._order: list[str] = []
         #: When the newest entries were written, as estimated; oldest first.
-        self._times: deque[float] = deque(maxlen=KEPT)
+        self._times: deque[float] = deque(maxlen=MAX_KEPT)
         #: Entries that are not dated yet: their numbers and writers, in any order, and some twice.
-        self._undated: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        self._undated: deque[tuple[int, str]] = deque(maxlen=MAX_KEPT)
         #: The number of the newest dated entry. Invariant: it never decreases.
         self._newest = 0
         #: When the existing entries were last read; None before that.
@@ -96,11 +96,11 @@ class Turns:
     # What happens -----------------------------------------------------------------------------------------------------
 
     def record(self, sequence: int, writer: str) -> None:
-        """This process has read an entry. May be called by any thread, also twice for an entry."""
+        """Record an entry that this process has read. May be called by any thread, also twice for an entry."""
         self._undated.append((sequence, writer))
 
     def record_read(self, now: float, *, head: bool = False, fresh: bool = False) -> None:
-        """This process has read the entries that exist.
+        """Record that this process has read the entries that exist.
 
         Args:
             now: The time.
@@ -111,17 +111,17 @@ class Turns:
         self._undated.clear()
         if new:
             if self._read_at is not None:  # The age of what a process finds when it opens the store is not known.
-                since = max(self._read_at, self._times[-1] + _APART * self.latency) if self._times else self._read_at
+                since = max(self._read_at, self._times[-1] + _MIN_GAP * self.latency) if self._times else self._read_at
                 step = max(0.0, now - since) / (len(new) if fresh else len(new) + 1)
                 for at, number in enumerate(sorted(new), 1):
-                    self._serve(new[number], min(since, now) + step * at)
+                    self._record_written(new[number], min(since, now) + step * at)
             self._newest, self._newest_at = max(new), now
         if head or fresh:
             self._head_at = now
         self._read_at = now
 
-    def _serve(self, writer: str, at: float) -> None:
-        """An entry was written: its writer is the last one in order, and those before it have let their turns pass.
+    def _record_written(self, writer: str, at: float) -> None:
+        """Move the writer of an entry to the end of the order; the turns of those before it have passed.
 
         The entry of a writer outside the order leaves the others their places.
         """
@@ -130,29 +130,31 @@ class Turns:
         if writer in self._order:
             del self._order[: self._order.index(writer) + 1]
         self._order.append(writer)
-        del self._order[:-KEPT]
+        del self._order[:-MAX_KEPT]
         self._times.append(at)
 
     def won(self, sequence: int, began: float, now: float) -> None:
-        """An entry of this writer was created by a PUT that began at ``began``."""
-        self._measure(now - began)
+        """Record that this writer created an entry by a PUT that began at ``began``."""
+        self._update_latency(now - began)
         self.record(sequence, self._writer)
         self.record_read(now, fresh=True)
 
     def lost(self, began: float, now: float) -> None:
-        """A PUT that began at ``began`` has lost its slot, and a GET has returned the entry there."""
-        self._measure((now - began) / 2)
+        """Record that a PUT which began at ``began`` lost its slot, and a GET has returned the entry there."""
+        self._update_latency((now - began) / 2)
         self.record_read((began + now) / 2)  # When the PUT acted, the entry existed.
 
-    def _measure(self, took: float) -> None:
+    def _update_latency(self, duration: float) -> None:
         latency = self.latency
-        took = max(0.0, min(took, _LONGEST_MS, latency * _GROWTH if latency >= 1 else _LONGEST_MS))
-        self.latency = latency + (took - latency) / 8 if latency else took
+        duration = max(
+            0.0, min(duration, _MAX_LATENCY_MS, latency * _MAX_LATENCY_GROWTH if latency >= 1 else _MAX_LATENCY_MS)
+        )
+        self.latency = latency + (duration - latency) / 8 if latency else duration
 
     # What to do -------------------------------------------------------------------------------------------------------
 
     def next(self, now: float, losses: int) -> Wait | None:
-        """The steps before the next PUT; None: none, it is the turn of this writer.
+        """Return the steps before the next PUT; None if it is the turn of this writer.
 
         Args:
             now: The time.
@@ -163,21 +165,21 @@ class Turns:
         busy = bool(self.latency) and now - self._newest_at <= IDLE * self.latency
         contended = busy and self._order not in ([], [self._writer])
         if contended and self._writer not in self._order:
-            return self._join(now)
+            return self._join_wait(now)
         place = self._order.index(self._writer) if contended else 0
         patience = (PATIENCE + STAGGER * min(place - 1, _STAGGERED)) * self.latency
         remaining = min(self._newest_at + patience - now, patience)
         if place == 0 or remaining <= 0:
-            return LOOK if losses >= (_LOSSES if contended else 2) and self._is_behind(now) else None
+            return LOOK if losses >= (_LOSSES_BEFORE_LOOK if contended else 2) and self._is_behind(now) else None
         if place == 1:
             return Wait(polls=remaining, overlap=NEXT)
         pause = self._times[-1] + (place - EARLY) * self._interval() - now
         if pause <= 0:
             return Wait(polls=remaining, overlap=SOON)
-        return Wait(min(pause, _LONGEST_PAUSE_MS), place, remaining, SOON)
+        return Wait(min(pause, _MAX_PAUSE_MS), place, remaining, SOON)
 
-    def _join(self, now: float) -> Wait | None:
-        """The steps of a writer outside the order: it PUTs when it sees an entry as early as the next one in order.
+    def _join_wait(self, now: float) -> Wait | None:
+        """Return the steps of a writer outside the order, which PUTs when it sees an entry as early as the next writer.
 
         One that has lost is behind: while it reads an entry, the next one is written. So it polls the first entry that
         does not exist yet when the request arrives, and reads those before it meanwhile.
@@ -186,16 +188,16 @@ class Turns:
             return None
         interval = self._interval()
         arrives = now + self.latency  # When the answer to the first request arrives; entries are dated by answers.
-        target = min(1 + max(0, int((arrives - self._times[-1]) / interval)), _FURTHEST)
+        target = min(1 + max(0, int((arrives - self._times[-1]) / interval)), _MAX_TARGET)
         polls = self._times[-1] + (target + 1) * interval + self.latency / 2 - now
-        return Wait(polls=min(polls, _LONGEST_POLL * self.latency), overlap=JOIN, target=target) if polls > 0 else LOOK
+        return Wait(polls=min(polls, _MAX_POLL * self.latency), overlap=JOIN, target=target) if polls > 0 else LOOK
 
     def _is_behind(self, now: float) -> bool:
-        """Whether it is too long ago that this process saw the head."""
-        return not 0 <= now - self._head_at <= FRESH * self.latency
+        """Whether this process has not seen the head for too long."""
+        return not 0 <= now - self._head_at <= MAX_HEAD_AGE * self.latency
 
     def _interval(self) -> float:
-        """The time between two of the last entries, in a round of turns; within bounds, because an average lags."""
+        """Return the mean time between entries in the last round, within bounds, because an average lags."""
         newest = list(self._times)[-len(self._order) - 1 :]
         if len(newest) < 2:
             return self.latency

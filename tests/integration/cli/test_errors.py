@@ -255,7 +255,7 @@ def test_missing_partition_is_refused_before_reading_input(cli: Cli, stdin: str)
 def test_a_store_of_a_newer_version_is_refused(cli: Cli) -> None:
     path = Path(cli.url.removeprefix("file://")) / "store.json"
     body = path.read_bytes()[: -codec._SUFFIX] + b"}"
-    path.write_bytes(codec._sealed(re.sub(rb'"version":\d+', b'"version":99', body)))
+    path.write_bytes(codec._with_checksum(re.sub(rb'"version":\d+', b'"version":99', body)))
     assert "Use a release of txnstore that supports it." in _refused(cli, 1, "info")
 
 

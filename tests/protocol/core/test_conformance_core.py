@@ -11,7 +11,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.core import World, with_txn
 from tests.helpers.shell import another_process, backend, new_store
 from txnstore.chain.checkpoints.document import from_document, to_document
-from txnstore.chain.codec import _sealed
+from txnstore.chain.codec import _with_checksum
 from txnstore.core.log.commands import Append
 from txnstore.core.model import Map, Outcome
 from txnstore.core.transactions.commands import EndTxn, InitProducer
@@ -41,7 +41,7 @@ def test_stm_03_a_checkpoint_with_such_a_state_is_not_believed(name: str) -> Non
     objects = backend(store)
     (head,) = [item.key for item in objects.list("chains/") if item.key.endswith("state.json")]
     body = objects.get(head).rpartition(b',"checksum":"')[0] + b"}"
-    objects.put(head, _sealed(body.replace(b'"EMPTY"', b'"%s"' % name.encode())))
+    objects.put(head, _with_checksum(body.replace(b'"EMPTY"', b'"%s"' % name.encode())))
     assert connection_of(another_process(store)).view().transactions["a"].state is TxnState.EMPTY
 
 

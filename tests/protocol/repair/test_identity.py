@@ -571,7 +571,7 @@ def test_ids_of_stores_are_found_with_a_list_for_each(objects: MemoryStore) -> N
     counting = CountingStore(objects)
     assert stores(counting) == [keys.STORE_ID, OTHER]
     assert counting.snapshot().list <= 5
-    assert stores(objects, passed=OTHER) == [keys.STORE_ID]
+    assert stores(objects, skipped=OTHER) == [keys.STORE_ID]
 
 
 @pytest.mark.parametrize("name", ["0-{:05}.txt", "0000/{:05}", "0-{:05}/x", "README/é{:05}", "0-{:05}/~x"])

@@ -27,7 +27,7 @@ from txnstore.threads import ForkLock
 
 #: Where commands become entries.
 SUBMITTING = places(Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle)
-INLINED = places(Payload.place, Payload.accepted, RecentObjects.keep)
+INLINED = places(Payload.place, Payload.keep_if_named, RecentObjects.keep)
 #: The parts of a producer.
 MODULES = (producer, sender, transaction, buffer, topics, batches, upload)
 

@@ -21,7 +21,7 @@ from txnstore.chain.codec import (
     content_hash,
     decode,
     encode,
-    written_in_parts,
+    entry_json,
 )
 from txnstore.core.catalog.model import CatalogTopic, TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
@@ -81,14 +81,14 @@ def test_encoding_runs_no_python_code() -> None:
 
     document = entry()
     document.model_dump_json()
-    written_in_parts(document)
+    entry_json(document)
     sys.setprofile(profile)
     try:
         document.model_dump_json(warnings="error")
-        written_in_parts(document)
+        entry_json(document)
     finally:
         sys.setprofile(None)
-    assert [name for name in called if not name.startswith(("BaseModel.", "written_in_parts"))] == []
+    assert [name for name in called if not name.startswith(("BaseModel.", "entry_json"))] == []
 
 
 def test_events_of_partitions_are_written_together_as_pydantic_writes_them_one_by_one() -> None:
@@ -100,7 +100,7 @@ def test_events_of_partitions_are_written_together_as_pydantic_writes_them_one_b
     markers = [MarkerWritten("t", number, 3, 5, Outcome.COMMIT, 1) for number in range(3)]
     for events in ([*batches, *entry().events, *markers, *entry().events], batches, entry().events, []):
         document = entry(events=events)
-        assert written_in_parts(document) == document.model_dump_json().encode()
+        assert entry_json(document) == document.model_dump_json().encode()
 
 
 def test_only_events_are_written() -> None:

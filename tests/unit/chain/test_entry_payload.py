@@ -32,7 +32,7 @@ def test_the_payload_has_the_segments_of_accepted_commands() -> None:
     first = payload.place(append_of(b"one"))
     mark = payload.mark
     payload.place(append_of(b"refused"))
-    payload.back_to(mark)
+    payload.remove_after(mark)
     last = payload.place(append_of(b"three"))
     assert payload.data == b"onethree"
     assert isinstance(first, Append)
@@ -48,7 +48,7 @@ def test_commands_share_the_bytes_of_a_segment() -> None:
     payload, shared = Payload(keys.entry(0, 7)), append_of(b"shared")
     mark = payload.mark
     payload.place(shared)
-    payload.back_to(mark)
+    payload.remove_after(mark)
     payload.place(append_of(b"other"))
     places = [payload.place(shared) for _ in range(2)]
     assert payload.data == b"othershared"

@@ -318,13 +318,13 @@ def test_a_failed_file_is_written_with_the_next_checkpoint(monkeypatch: pytest.M
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The row groups that are decoded from now on."""
     decoded: list[int] = []
-    decode = index._Rows.decode
+    decode = index._RowReader.decode
 
-    def counted(rows: index._Rows, group: int) -> list[Batch]:
+    def counted(rows: index._RowReader, group: int) -> list[Batch]:
         decoded.append(group)
         return decode(rows, group)
 
-    monkeypatch.setattr(index._Rows, "decode", counted)
+    monkeypatch.setattr(index._RowReader, "decode", counted)
     return decoded
 
 

@@ -199,7 +199,7 @@ CHANGING = {
     "_Buffer",
     "_StepBuilder",
     "_ContentSummary",
-    "_Mark",
+    "_KnownHead",
     "_Member",
     "_Merge",
     "_SentRecords",

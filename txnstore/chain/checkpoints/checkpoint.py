@@ -38,14 +38,14 @@ NO_HINT = LatestDocument(sequence=0, boundary=0, store_id="", entry_hash="", hea
 
 
 class Saved(NamedTuple):
-    """A checkpoint that was read: its state, and its edges, from that before entry 1 to its own."""
+    """A checkpoint that was read: its state, and the edges from before entry 1 to its last entry."""
 
     state: State
     edges: list[Edge]
 
 
 def interval(state: State, every: int) -> int:
-    """The number of entries from one checkpoint to the next, ``every`` for a small state.
+    """Return the number of entries from one checkpoint to the next; ``every`` for a small state.
 
     It has all topics, partitions, ids, groups, rules, and dropped and released objects: a large one costs more than
     the entries that an open reads instead.
@@ -56,14 +56,14 @@ def interval(state: State, every: int) -> int:
 
 
 def edge_of(state: State) -> Edge:
-    """The edge at the entry of a state."""
+    """Return the edge at the last entry of a state."""
     return Edge(state.sequence, state.entry_hash, state.partitions)
 
 
-def encoded(
+def encode_checkpoint(
     keys: Keys, chain: int, edges: Sequence[Edge], state: State, stored: Collection[str] = ()
 ) -> Iterator[tuple[str, bytes]]:
-    """The objects of a checkpoint, in the order in which they are written; each a key with its bytes.
+    """Yield the objects of a checkpoint as keys with bytes, in the order in which they are written.
 
     Args:
         chain: The number of the chain.
@@ -79,7 +79,7 @@ def encoded(
 
 
 def hint_to(keys: Keys, state: State, boundary: int = 0, head: State | None = None) -> tuple[str, bytes]:
-    """The hint to the checkpoint of a state, and to a boundary that is not after it: its key and its bytes.
+    """Return the key and the bytes of a hint to the checkpoint of a state, and to a boundary not after it.
 
     ``head``: a newer state, whose entries are durable: a reader refuses a chain that ends before it. None: the same.
     """
@@ -96,7 +96,7 @@ def hint_to(keys: Keys, state: State, boundary: int = 0, head: State | None = No
 
 
 def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
-    """The bytes of a chain's hint; None if there is none, or if it cannot be read now: nothing depends on it.
+    """Read the bytes of a chain's hint; None if it is missing or cannot be read, because nothing depends on it.
 
     Raises:
         StorageRefusedError: The storage refuses to answer, and would refuse what an open depends on.
@@ -115,7 +115,7 @@ def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
 
 
 def decode_hint(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
-    """The document of a hint; :data:`NO_HINT` if there is no readable hint of this store."""
+    """Decode a hint; :data:`NO_HINT` if there is no readable hint of this store."""
     if hint is None:
         return NO_HINT
     try:
@@ -126,17 +126,17 @@ def decode_hint(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
 
 
 def hint_of_this_store(keys: Keys, document: LatestDocument) -> LatestDocument:
-    """The hint; :data:`NO_HINT` for one of another store, which had this root before or whose files were copied."""
+    """Return the hint; :data:`NO_HINT` for another store's, which had this root before or was copied here."""
     return document if document.store_id == keys.store_id else NO_HINT
 
 
 def hinted_entries(hint: LatestDocument) -> dict[int, str]:
-    """The entries that were there when the hint was written, each with the hash of its line."""
+    """Return the entries that existed when the hint was written, each with the hash of its line."""
     return {hint.sequence: hint.entry_hash, hint.head: hint.head_hash} if hint is not NO_HINT else {}
 
 
 def hint_mismatch(keys: Keys, hint: LatestDocument, state: State) -> str:
-    """How the hash of an entry in a hint differs from that in its checkpoint, as text; empty if it does not."""
+    """Describe how the hash in a hint differs from that of its checkpoint; empty if they agree."""
     expected = hinted_entries(hint).get(state.sequence, state.entry_hash)
     if expected == state.entry_hash:
         return ""
@@ -158,7 +158,7 @@ class Requested(NamedTuple):
     shared: Sequence[Edge]
 
     def file(self, key: str) -> bytes:
-        """The bytes of an index file."""
+        """Return the bytes of an index file."""
         return self.files[key].result() if key in self.files else self.objects.get(key)
 
 
@@ -172,22 +172,25 @@ def request(
     if not 0 < sequence < 2**63:
         return None
     state = pool.submit(objects.get, keys.checkpoint_state(chain, sequence))
-    numbers = [0, *edge_numbers(sequence)]
-    files = [keys.index_file(chain, *pair) for pair in pairwise(numbers[len(_shared(shared, numbers)) - 1 :])]
+    complete_checkpoints = [0, *edge_numbers(sequence)]
+    files = [
+        keys.index_file(chain, *pair)
+        for pair in pairwise(complete_checkpoints[len(_shared_edges(shared, complete_checkpoints)) - 1 :])
+    ]
     return Requested(objects, state, {key: pool.submit(objects.get, key) for key in files}, shared)
 
 
-def _shared(other: Sequence[Edge], numbers: Sequence[int]) -> list[Edge]:
-    """The first edges of a checkpoint, of those with these numbers, that are in ``other`` too.
+def _shared_edges(other: Sequence[Edge], complete_checkpoints: Sequence[int]) -> list[Edge]:
+    """Return the first edges, by ``numbers``, that ``other`` has as well.
 
     At least the edge before entry 1, which all checkpoints have.
     """
-    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(other, numbers, strict=False))
+    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(other, complete_checkpoints, strict=False))
     return [edge for edge, _ in same] or [Edge()]
 
 
 def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) -> Saved | None:
-    """The checkpoint of entry ``sequence``, or None if it is missing or damaged; logs a warning for None."""
+    """Return the checkpoint of entry ``sequence``; None, with a logged warning, if it is missing or damaged."""
     if requested is None:
         return None
     try:
@@ -198,7 +201,7 @@ def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) 
 
 
 def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
-    """The checkpoint of entry ``sequence``.
+    """Return the checkpoint of entry ``sequence``.
 
     Raises:
         ObjectNotFoundError: Its ``state.json`` or an index file is missing.
@@ -209,14 +212,14 @@ def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
     if document.sequence != sequence:
         msg = f"{key} contains the state after entry {document.sequence}; expected {sequence}"
         raise CorruptionError(msg)
-    shared = _shared(requested.shared, [0, *document.index])
-    names = _names(document, keys, chain)[len(shared) - 1 :]
+    shared = _shared_edges(requested.shared, [0, *document.index])
+    names = _index_file_keys(document, keys, chain)[len(shared) - 1 :]
     edges = decoded_edges([IndexFile(name, requested.file(name)) for name in names], shared)
-    return _saved(document, edges, key)
+    return _decode_state(document, edges, key)
 
 
-def _saved(document: StateDocument, edges: list[Edge], key: str) -> Saved:
-    """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
+def _decode_state(document: StateDocument, edges: list[Edge], key: str) -> Saved:
+    """Decode the saved state; an intact object that cannot be decoded is damage, which another checkpoint repairs."""
     if (edges[-1].sequence, edges[-1].entry_hash) != (document.sequence, document.entry_hash):
         msg = f"{key} is of entry {document.sequence} ({document.entry_hash}), and its index ends at another one"
         raise CorruptionError(msg)
@@ -236,7 +239,7 @@ def _saved(document: StateDocument, edges: list[Edge], key: str) -> Saved:
 
 
 def decode_all(state: State) -> None:
-    """Decode all batches of a state that was read from a checkpoint, and drop them: a check of its index files.
+    """Decode all batches of a state from a checkpoint, and drop them: a check of its index files.
 
     Raises:
         CorruptionError: Some cannot be decoded.
@@ -246,21 +249,21 @@ def decode_all(state: State) -> None:
 
 
 def named_files(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> list[str] | None:
-    """The keys of the index files that a checkpoint names; None if its ``state.json`` is missing or damaged."""
+    """Return the keys of the index files of a checkpoint; None if its ``state.json`` is missing or damaged."""
     key = keys.checkpoint_state(chain, sequence)
     try:
         document = decode(StateDocument, key, objects.get(key))
     except (ObjectNotFoundError, CorruptionError):
         return None
-    return _names(document, keys, chain)
+    return _index_file_keys(document, keys, chain)
 
 
-def _names(document: StateDocument, keys: Keys, chain: int) -> list[str]:
+def _index_file_keys(document: StateDocument, keys: Keys, chain: int) -> list[str]:
     return [keys.index_file(chain, after, until) for after, until in pairwise([0, *document.index])]
 
 
-class Named(NamedTuple):
-    """An entry that the key of an object of a checkpoint names: it existed, since it is durable before that object."""
+class NamedEntry(NamedTuple):
+    """An entry named by the key of a checkpoint's object. It existed: that object is written after it is durable."""
 
     sequence: int = 0
     key: str = ""
@@ -271,29 +274,29 @@ class Named(NamedTuple):
         return checkpoint_sequence(self.key) is not None
 
 
-def named_after(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[Named]:
-    """The entries after ``after`` that the keys of checkpoints and index files name, ascending. One LIST request.
+def entries_named_after(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[NamedEntry]:
+    """Return the entries after ``after`` that keys of checkpoints and index files name, ascending. One LIST request.
 
     These objects may be damaged, and those of an unfinished or incomplete checkpoint count, too.
     """
     start = keys.checkpoint_state(chain, after) if 0 <= after < 2**63 else ""
     listed = [item.key for item in objects.list(keys.checkpoints(chain), start)]
-    named = [Named(number, key) for key in listed if (number := checkpoint_sequence(key)) is not None]
-    named += [Named(each[1], key) for key in listed if (each := index_range(key)) is not None]
+    named = [NamedEntry(number, key) for key in listed if (number := checkpoint_sequence(key)) is not None]
+    named += [NamedEntry(each[1], key) for key in listed if (each := index_range(key)) is not None]
     return sorted(each for each in named if after < each.sequence < 2**63)
 
 
-def numbers(objects: ObjectStore, keys: Keys, chain: int) -> list[int]:
-    """The numbers of the checkpoints that are complete, ascending. One LIST request."""
-    return [each.sequence for each in named_after(objects, keys, chain) if each.is_checkpoint]
+def complete_checkpoints(objects: ObjectStore, keys: Keys, chain: int) -> list[int]:
+    """Return the numbers of the complete checkpoints, ascending. One LIST request."""
+    return [each.sequence for each in entries_named_after(objects, keys, chain) if each.is_checkpoint]
 
 
 def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:
-    """The newest readable checkpoint, found by listing; for an earlier state, or if the hint is missing or damaged.
+    """Find the newest readable checkpoint by listing: for an earlier state, or without a usable hint.
 
     ``until``: the last entry that it may contain.
     """
-    sequences = numbers(objects, keys, chain)
+    sequences = complete_checkpoints(objects, keys, chain)
     for sequence in sorted(
         sequences if until is None else (number for number in sequences if number <= until), reverse=True
     ):

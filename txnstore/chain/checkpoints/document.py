@@ -144,7 +144,7 @@ D = TypeVar(
 
 
 def to_document(state: State, index: list[int]) -> StateDocument:
-    """The document of a state; equal states have equal documents."""
+    """Convert a state to its document; equal states have equal documents."""
     return StateDocument(
         chain=state.chain,
         chains=state.chains,
@@ -156,24 +156,26 @@ def to_document(state: State, index: list[int]) -> StateDocument:
         topics=state.sorted_topics(),
         partitions=[_partition_document(*item) for item in sorted_items(state.partitions)],
         transactions=[_transaction_document(txn) for _, txn in sorted_items(state.transactions)],
-        transactional_ids=_sorted(state.transactional_ids),
+        transactional_ids=_sorted_lists(state.transactional_ids),
         groups=[_group_document(*item) for item in sorted_items(state.groups)],
-        dropped=_sorted(state.dropped),
-        released=_sorted(state.released),
+        dropped=_sorted_lists(state.dropped),
+        released=_sorted_lists(state.released),
         released_entries=list(state.released_entries),
-        seen=_sorted(state.seen),
-        deleted=_sorted(state.deleted),
-        fences=_sorted(state.fences),
+        seen=_sorted_lists(state.seen),
+        deleted=_sorted_lists(state.deleted),
+        fences=_sorted_lists(state.fences),
         requires=state.requires,
         authorization=_authorization_document(state.authorization),
         generations={name: group.classic for name, group in sorted_items(state.groups) if group.classic is not None},
-        epochs={name: _sorted(group.epochs) for name, group in sorted_items(state.groups) if group.epochs is not None},
+        epochs={
+            name: _sorted_lists(group.epochs) for name, group in sorted_items(state.groups) if group.epochs is not None
+        },
         index=index,
     )
 
 
 def from_document(document: StateDocument, logs: Map[TopicPartition, Partition]) -> State:
-    """The state of a document, with the batches of these logs."""
+    """Convert a document to its state, with the batches of these logs."""
     return State(
         chain=document.chain,
         chains=document.chains,
@@ -202,7 +204,7 @@ def from_document(document: StateDocument, logs: Map[TopicPartition, Partition])
 def _authorization_document(authorization: Authorization) -> AuthorizationDocument | None:
     if authorization == NO_AUTHORIZATION:
         return None
-    return _converted(
+    return _copy_fields(
         AuthorizationDocument,
         authorization,
         super_users=sorted(authorization.super_users),
@@ -213,7 +215,7 @@ def _authorization_document(authorization: Authorization) -> AuthorizationDocume
 def _authorization(item: AuthorizationDocument | None) -> Authorization:
     if item is None:
         return NO_AUTHORIZATION
-    return _converted(
+    return _copy_fields(
         Authorization,
         item,
         super_users=frozenset(item.super_users),
@@ -222,20 +224,20 @@ def _authorization(item: AuthorizationDocument | None) -> Authorization:
 
 
 def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDocument:
-    return _converted(
+    return _copy_fields(
         PartitionDocument,
         partition,
         tp=tp,
-        producers=_sorted(partition.producers),
-        open_txns=_sorted(partition.open_txns),
+        producers=_sorted_lists(partition.producers),
+        open_txns=_sorted_lists(partition.open_txns),
         aborted=list(partition.aborted),
-        session_windows=_sorted(partition.session_windows),
+        session_windows=_sorted_lists(partition.session_windows),
     )
 
 
 def _partition(item: PartitionDocument, log: Partition | None) -> Partition:
-    """The partition of a document. Its batches are in the index files, so ``log`` has them; None: it has no batches."""
-    return _converted(
+    """Convert the document of a partition; its batches are those of ``log`` (None: no batches)."""
+    return _copy_fields(
         Partition,
         item,
         batches=log.batches if log is not None else BatchList[Batch](),
@@ -247,19 +249,19 @@ def _partition(item: PartitionDocument, log: Partition | None) -> Partition:
 
 
 def _transaction_document(txn: Transaction) -> TransactionDocument:
-    return _converted(
+    return _copy_fields(
         TransactionDocument,
         txn,
-        state=_stored(txn.state),
+        state=_stored_name(txn.state),
         partitions=sorted(txn.partitions),
         groups=sorted(txn.groups),
-        topic_ids=_sorted(txn.topic_ids),
-        versions=_sorted(txn.versions),
+        topic_ids=_sorted_lists(txn.topic_ids),
+        versions=_sorted_lists(txn.versions),
     )
 
 
-def _stored(state: TxnState) -> StoredState:
-    """The name of a state; Kafka's states DEAD and PREPARE_EPOCH_FENCE are never stored (STM-03)."""
+def _stored_name(state: TxnState) -> StoredState:
+    """Return the stored name of a state; Kafka's DEAD and PREPARE_EPOCH_FENCE are never stored (STM-03)."""
     for name in get_args(StoredState):
         if name == state.name:
             stored: StoredState = name
@@ -269,7 +271,7 @@ def _stored(state: TxnState) -> StoredState:
 
 
 def _transaction(item: TransactionDocument) -> Transaction:
-    return _converted(
+    return _copy_fields(
         Transaction,
         item,
         state=TxnState[item.state],
@@ -281,7 +283,7 @@ def _transaction(item: TransactionDocument) -> Transaction:
 
 
 def _group_document(name: str, group: Group) -> GroupDocument:
-    return _converted(
+    return _copy_fields(
         GroupDocument,
         group,
         name=name,
@@ -292,19 +294,19 @@ def _group_document(name: str, group: Group) -> GroupDocument:
 
 
 def _group(item: GroupDocument, document: StateDocument) -> Group:
-    return _converted(
+    return _copy_fields(
         Group,
         item,
-        offsets=_offsets(item.offsets),
-        pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
+        offsets=_committed_offsets(item.offsets),
+        pending=Map({pid: _committed_offsets(offsets) for pid, offsets in item.pending.items()}),
         members=Map({member.member_id: member for member in item.members}),
         classic=document.generations.get(item.name),
         epochs=Map(document.epochs[item.name]) if item.name in document.epochs else None,
     )
 
 
-def _converted(kind: type[D], source: object, **converted: Any) -> D:
-    """A ``kind`` with the fields of ``source``, except for those that are stored in another form: ``converted``."""
+def _copy_fields(kind: type[D], source: object, **converted: Any) -> D:
+    """Make a ``kind`` from the fields of ``source``; ``converted`` has those that are stored in another form."""
     same = {item.name: getattr(source, item.name) for item in fields(kind) if item.name not in converted}
     return kind(**same, **converted)
 
@@ -313,9 +315,9 @@ def _offset_documents(offsets: Map[TopicPartition, CommittedOffset]) -> list[Off
     return [OffsetDocument(tp, offset) for tp, offset in sorted_items(offsets)]
 
 
-def _offsets(items: list[OffsetDocument]) -> Map[TopicPartition, CommittedOffset]:
+def _committed_offsets(items: list[OffsetDocument]) -> Map[TopicPartition, CommittedOffset]:
     return Map({item.tp: item.committed for item in items})
 
 
-def _sorted(values: Map[K, V]) -> dict[K, V]:
+def _sorted_lists(values: Map[K, V]) -> dict[K, V]:
     return dict(sorted_items(values))

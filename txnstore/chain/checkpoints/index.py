@@ -86,7 +86,7 @@ class IndexDocument(Stored):
 
 
 def edge_numbers(sequence: int) -> list[int]:
-    """The numbers of the edges of a checkpoint after the one before entry 1, ascending; the last one is its own."""
+    """Return the numbers of a checkpoint's edges after the one before entry 1, ascending, its own last."""
     sequences, unit = {sequence}, FAN
     while unit <= sequence:
         sequences.add(sequence - sequence % unit)
@@ -119,7 +119,7 @@ class KnownEdges:
         self._edges = tuple(stored)
 
     def up_to(self, last: Edge) -> list[Edge]:
-        """The known edges of an entry, in order, from the empty logs before the first entry to ``last``."""
+        """Return the known edges for an entry, in order, from the empty logs before the first entry to ``last``."""
         numbers = edge_numbers(last.sequence)[:-1]
         return [Edge(), *(edge for edge in self._edges if edge.sequence in numbers), last]
 
@@ -128,10 +128,10 @@ class KnownEdges:
 
 
 def encode_file(before: Edge, after: Edge) -> bytes:
-    """The bytes of the index file of the entries between two edges."""
+    """Encode the index file of the entries between two edges."""
     rows: list[Batch] = []
     partitions: list[PartitionRows] = []
-    for tp, removed, added in _changes(before.partitions, after.partitions):
+    for tp, removed, added in _changed_partitions(before.partitions, after.partitions):
         earlier = before.partitions.get(tp)
         ranges = list(_removed_ranges(earlier.batches, removed)) if earlier is not None else []
         bounds = [bound - len(rows) for bound in _row_group_bounds(len(rows), len(rows) + len(added))]
@@ -150,8 +150,10 @@ def encode_file(before: Edge, after: Edge) -> bytes:
     return with_payload(encode(document), data)
 
 
-def _changes(before: Partitions, after: Partitions) -> Iterator[tuple[TopicPartition, list[Batch], list[Batch]]]:
-    """The partitions whose batches differ, in order, with the batches that were removed and added."""
+def _changed_partitions(
+    before: Partitions, after: Partitions
+) -> Iterator[tuple[TopicPartition, list[Batch], list[Batch]]]:
+    """Yield the partitions whose batches differ, in order, with the removed and the added batches."""
     none = Partition()
     logs = [(tp, before.get(tp, none), log) for tp, log in items_of(after)]
     logs += [(tp, log, none) for tp, log in items_of(before) if tp not in after]
@@ -163,12 +165,12 @@ def _changes(before: Partitions, after: Partitions) -> Iterator[tuple[TopicParti
 
 
 def _row_group_bounds(first: int, limit: int) -> list[int]:
-    """The bounds of the runs of the rows ``[first, limit)``: each run is in one row group. No bounds without rows."""
+    """Return the bounds of the runs of the rows ``[first, limit)``, one per row group; empty without rows."""
     return [first, *range(first - first % _ROW_GROUP + _ROW_GROUP, limit, _ROW_GROUP), limit] if first < limit else []
 
 
 def _removed_ranges(batches: BatchList[Batch], removed: Sequence[Batch]) -> Iterator[tuple[int, int]]:
-    """The ranges of removed batches; those between which no batch stays are one range."""
+    """Yield the offset ranges of removed batches; ranges with no remaining batch between them are joined."""
     if not removed:
         return
     start, limit = removed[0].base_offset, removed[0].limit
@@ -204,7 +206,7 @@ def _encode_rows(rows: Sequence[Batch]) -> bytes:
 
 
 def _arrow() -> tuple[ModuleType, ModuleType]:
-    """Arrow, imported when it is needed: opening a store does without, in half the time."""
+    """Import Arrow when it is needed: opening a store without it takes half the time."""
     load("pyarrow.parquet")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -222,8 +224,8 @@ def _schema() -> pa.Schema:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """The rows of an index file.
+class _RowReader:
+    """Decodes the rows of an index file.
 
     Args:
         key: The key of the file.
@@ -236,7 +238,7 @@ class _Rows:
         self._metadata: pq.FileMetaData | None = None
 
     def decode(self, group: int) -> list[Batch]:
-        """The batches of a row group."""
+        """Decode the batches of a row group."""
         try:
             pa, pq = _arrow()
             self._metadata = self._metadata or pq.read_metadata(pa.BufferReader(self._data))
@@ -276,13 +278,13 @@ class IndexFile:
         self._data = data
         #: The batches of a row group. It holds no reference to this object: a cycle would keep the bytes for long.
         number = sum(item.rows for item in self.document.partitions)
-        self.group = lru_cache(_CACHED_GROUPS)(_Rows(key, rows, number).decode)
+        self.group = lru_cache(_CACHED_GROUPS)(_RowReader(key, rows, number).decode)
 
     def __reduce__(self) -> tuple[type[IndexFile], tuple[str, bytes]]:
         return IndexFile, (self.key, self._data)
 
     def apply(self, partitions: Partitions) -> Partitions:
-        """The logs after the range of entries, of those before it; only their batches count.
+        """Return the logs after the range of entries, from the logs before it; only their batches count.
 
         Raises:
             CorruptionError: The file does not fit them.
@@ -297,7 +299,7 @@ class IndexFile:
         return partitions
 
     def _runs(self, first: int, limit: int, offsets: Sequence[tuple[int, int]]) -> list[StoredRun]:
-        """The rows ``[first, limit)``, a run for each row group."""
+        """Return the rows ``[first, limit)`` as runs, one per row group."""
         rows = list(pairwise(_row_group_bounds(first, limit)))
         if len(rows) != len(offsets):
             msg = f"{self.key} is not a valid index file: {limit - first} rows of a partition are the runs {offsets}"
@@ -339,7 +341,7 @@ class StoredRun:
 
 
 def decoded_edges(files: Sequence[IndexFile], shared: Sequence[Edge] = (Edge(),)) -> list[Edge]:
-    """The edges at which consecutive index files end, after the shared ones that they follow.
+    """Return the edges at which consecutive index files end, after the shared edges that they follow.
 
     Raises:
         CorruptionError: One does not follow the one before it.

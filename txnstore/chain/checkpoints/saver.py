@@ -43,13 +43,13 @@ class Saver:
         self._objects, self._keys, self._background = context.objects, context.keys, context.background
         self._number, self._metrics = number, metrics
         self._boundaries, self._head = boundaries, head
-        #: Guards `_next` and `_task`, and no request. Re-entrant, so that a signal handler that uses the store in
+        #: Guards `_waiting` and `_task`, and no request. Re-entrant, so that a signal handler that uses the store in
         #: between cannot block its own thread. A thread that holds it takes no other lock.
         self._lock = threading.RLock()
         #: The newest state that waits for a checkpoint, and the edges of its index files; None if none waits.
-        self._next: tuple[State, list[Edge]] | None = None
+        self._waiting: tuple[State, list[Edge]] | None = None
         #: The task that writes checkpoints in the background; None if none was begun, or the last one has ended.
-        #: Invariant: one at most is running, and it edges only when `_next` is None.
+        #: Invariant: one at most is running, and it ends only when `_waiting` is None.
         self._task: Future[None] | None = None
         #: The edges of the chain so far. The chain adds them, while it publishes a state.
         self._edges = KnownEdges()
@@ -62,7 +62,7 @@ class Saver:
     def begin_with(self, saved: Saved) -> None:
         """Begin with the checkpoint that the chain was loaded from."""
         self._edges.begin_with(saved.edges)
-        self._stored = frozenset(self._keys_of(saved.edges))
+        self._stored = frozenset(self._index_keys(saved.edges))
 
     def add_edge(self, state: State) -> None:
         """Add an edge of the chain: the state after an entry whose number is the next multiple of ``FAN``."""
@@ -81,20 +81,20 @@ class Saver:
         boundary = self._boundaries.number_at(state.sequence)
         if boundary is None:
             return  # This process was suspended meanwhile: a reader that began with this state would miss entries.
-        index_keys = self._keys_of(edges)
+        index_keys = self._index_keys(edges)
         stored = self._stored.intersection(index_keys)
         if self._saves % _LIST_EVERY == 0:
             stored = frozenset(key for key in stored if self._objects.list(key))
         head = self._head()  # First: a checkpoint that survives a power cut must not have an entry that does not.
         self._saves += 1
-        for key, data in checkpoint.encoded(self._keys, self._number, edges, state, stored):
+        for key, data in checkpoint.encode_checkpoint(self._keys, self._number, edges, state, stored):
             self._objects.put(key, data)
         self._objects.put(*checkpoint.hint_to(self._keys, state, boundary, head))
         self._stored = frozenset(index_keys)
         self._metrics.checkpoints += 1
 
-    def _keys_of(self, edges: list[Edge]) -> list[str]:
-        """The keys of the index files between these edges."""
+    def _index_keys(self, edges: list[Edge]) -> list[str]:
+        """Return the keys of the index files between these edges."""
         pairs = pairwise(edge.sequence for edge in edges)
         return [self._keys.index_file(self._number, after, until) for after, until in pairs]
 
@@ -107,7 +107,7 @@ class Saver:
         try:
             edges = self._edges.up_to(edge_of(state))  # Now: a later entry makes the chain forget some of them.
             with self._lock:
-                self._next = (state, edges)
+                self._waiting = (state, edges)
                 if self._task is not None and not self._task.done():
                     return
                 if self._background is not None:
@@ -115,14 +115,14 @@ class Saver:
                     return
             self._save_all()
         except Exception as error:  # noqa: BLE001 - no thread or no memory for the task: logged and counted
-            self._failed(state, error)
+            self._log_failure(state, error)
 
     def _save_all(self) -> None:
         """Write the checkpoint that waits, and those that are requested meanwhile, until none waits."""
         while True:
-            # Under the lock: a `save_later` either sets `_next` before the task looks, or finds no task and begins one.
+            # Under the lock: a `save_later` sets `_waiting` before the task looks, or finds no task and begins one.
             with self._lock:
-                waiting, self._next = self._next, None
+                waiting, self._waiting = self._waiting, None
                 if waiting is None:
                     self._task = None
                     return
@@ -130,9 +130,9 @@ class Saver:
             try:
                 self._save(state, edges)
             except Exception as error:  # noqa: BLE001 - logged and counted; the next interval repeats it
-                self._failed(state, error)
+                self._log_failure(state, error)
 
-    def _failed(self, state: State, error: Exception) -> None:
+    def _log_failure(self, state: State, error: Exception) -> None:
         self._metrics.checkpoint_failures += 1
         extra = {"chain": self._number, "sequence": state.sequence, "error": f"{type(error).__name__}: {error}"}
         _LOG.warning("checkpoint not written", extra=extra)
