@@ -123,7 +123,7 @@ class Consumer:
         self._connection = connection
         reset = parse_reset(auto_offset_reset)
         self._positions = Positions(
-            self.isolation, self.group, reset, partial(_first_since, connection, self.isolation)
+            self.isolation, self.group, reset, partial(_first_offset_since, connection, self.isolation)
         )
         interval = check_seconds("auto_commit_interval", auto_commit_interval, above=0)
         options = MemberOptions(
@@ -181,7 +181,7 @@ class Consumer:
             raise InvalidConfigError(_EXCLUSIVE.format("assign", "subscribe"))
         self._connection.check_rights(read_topics(names))
         self._poller.check_rights_again()
-        self._positions.subscribe(self._head(), names)
+        self._positions.subscribe(self._view_at_heads(), names)
 
     def unsubscribe(self) -> None:
         """Read no partitions, and leave the group, after a commit if ``enable_auto_commit`` is on.
@@ -204,7 +204,7 @@ class Consumer:
             InvalidTopicError: A topic has a name that no topic can have.
         """
         self._check_open()
-        tps = _flat(partitions)
+        tps = _as_partitions(partitions)
         for tp in tps:
             check_topic_name(tp.topic)
         if not tps:
@@ -238,29 +238,31 @@ class Consumer:
         Raises:
             UnstableOffsetCommitError: The transaction did not end within ``timeout``.
         """
-        part = self._assigned(partition)
+        part = self._find_assigned(partition)
         check_seconds("timeout", timeout)
         if part.flow is None:
-            self._poller.stable(lambda: self._positions.locate(self._poller.caught_up(self._head()), part), timeout)
+            self._poller.wait_until_stable(
+                lambda: self._positions.locate(self._poller.catch_up(self._view_at_heads()), part), timeout
+            )
         assert part.flow is not None  # set by locate
         return part.flow.position
 
     def seek(self, partition: Pair, offset: int) -> None:
         """Continue at this offset; if it is outside the log, the next poll applies ``auto_offset_reset``."""
-        part = self._assigned(partition)
+        part = self._find_assigned(partition)
         offset = check_integer(f"the offset to seek to in {part.tp}", offset, 0)
         part.move(offset)
         part.origin, part.sought = offset, True
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Continue at the first record of these partitions (all by default) from the next poll on."""
-        for part in self._these(partitions):
+        for part in self._selected_assigned(partitions):
             part.move(Reset.EARLIEST)
             part.sought = True
 
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Continue at the end of these partitions (all by default): for ``read_committed`` the LSO (CON-14)."""
-        for part in self._these(partitions):
+        for part in self._selected_assigned(partitions):
             part.move(Reset.LATEST)
             part.sought = True
 
@@ -271,17 +273,17 @@ class Consumer:
         dropped. The next poll looks the offsets up, and waits for pending ones.
         """
         self._group("rewind")
-        for part in self._these(()):
+        for part in self._selected_assigned(()):
             part.move(None)
 
     def pause(self, *partitions: Partitions) -> None:
         """Return no records of these partitions (all by default) until they are resumed. Positions are kept."""
-        for part in self._these(partitions):
+        for part in self._selected_assigned(partitions):
             part.paused = True
 
     def resume(self, *partitions: Partitions) -> None:
         """Resume paused partitions (all by default)."""
-        for part in self._these(partitions):
+        for part in self._selected_assigned(partitions):
             part.paused = False
 
     def paused(self) -> set[TopicPartition]:
@@ -291,13 +293,15 @@ class Consumer:
 
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The first offset of the log, of these partitions or of all assigned ones."""
-        view = self._head()
-        return {tp: view.find_partition(tp).log_start for tp in self._existing(view, partitions)}
+        view = self._view_at_heads()
+        return {tp: view.find_partition(tp).log_start for tp in self._selected_existing(view, partitions)}
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset at which reads end now: the LSO for ``read_committed``, else the high watermark (LSO-11)."""
-        view = self._head(warn=True)
-        return {tp: view.find_partition(tp).read_limit(self.isolation) for tp in self._existing(view, partitions)}
+        view = self._view_at_heads(warn=True)
+        return {
+            tp: view.find_partition(tp).read_limit(self.isolation) for tp in self._selected_existing(view, partitions)
+        }
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, Time]
@@ -311,7 +315,7 @@ class Consumer:
         Raises:
             InvalidConfigError: A time is before 1970, as in Kafka, or a ``datetime`` without a zone.
         """
-        view = self._head()
+        view = self._view_at_heads()
         return {
             tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
             for tp, timestamp in (
@@ -329,10 +333,10 @@ class Consumer:
         For ``read_committed`` that is the LSO: records that wait behind an open transaction are not counted, but in
         :attr:`blocked`.
         """
-        view = self._poller.caught_up(self._head(warn=True))
+        view = self._poller.catch_up(self._view_at_heads(warn=True))
         self._put_back()
         return self._poller.all_or_nothing(
-            lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._existing(view, ())}
+            lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._selected_existing(view, ())}
         )
 
     def _lag(self, view: View, part: AssignedPartition) -> int:
@@ -411,7 +415,7 @@ class Consumer:
         lease = self._shared.membership.lease
         lease.begin_poll()
         try:
-            self._shared.commit_by_itself()
+            self._shared.auto_commit_if_due()
             polled = self._poller.poll(timeout, rows, one_schema=one_schema)
             if not polled:
                 self._shared.membership.log_waiting()
@@ -444,16 +448,16 @@ class Consumer:
             record = self._prefetched.next() if self._prefetched is not None else None
             if record is not None:
                 return record
-            wait = min(remaining, _WAIT)
+            wait = min(remaining, _ITERATION_WAIT)
             remaining -= wait
             if not self._prefetch(wait) and remaining <= 0:
                 raise StopIteration
 
     def _prefetch(self, timeout: float) -> bool:
-        """Poll for the iteration; whether there are records."""
-        return self._poller.all_or_nothing(lambda: self._fetch_ahead(timeout))
+        """Poll for the iteration; return whether there are records."""
+        return self._poller.all_or_nothing(lambda: self._poll_records(timeout))
 
-    def _fetch_ahead(self, timeout: float) -> bool:
+    def _poll_records(self, timeout: float) -> bool:
         polled = self._poll(timeout, self._max_poll_records)
         self._prefetched = PrefetchedRecords(polled, self._positions.assigned)
         return bool(polled)
@@ -532,7 +536,9 @@ class Consumer:
         tp = TopicPartition(*check_pair(partition))
         check_seconds("timeout", timeout)
         group = self._group("look up its offsets")
-        value = self._poller.stable(lambda: group.committed(tp, require_stable=require_stable, strict=strict), timeout)
+        value = self._poller.wait_until_stable(
+            lambda: group.committed(tp, require_stable=require_stable, strict=strict), timeout
+        )
         return value if metadata or value is None else value.offset
 
     def group_metadata(self) -> GroupMetadata:
@@ -586,9 +592,9 @@ class Consumer:
         topics = f" of {', '.join(self._positions.topics)}" if self._positions.topics else ""
         parts = sorted(self._positions.assigned.items())
         at = ", ".join(
-            f"{tp}{f' at {part.position}' if part.position is not None else ''}" for tp, part in parts[:_SHOWN]
+            f"{tp}{f' at {part.position}' if part.position is not None else ''}" for tp, part in parts[:_MAX_SHOWN]
         )
-        more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+        more = f" and {len(parts) - _MAX_SHOWN} more" if len(parts) > _MAX_SHOWN else ""
         return f"<txnstore.Consumer{topics}{group}, reads {at or 'no partition'}{more}>"
 
     # Inside -----------------------------------------------------------------------------------------------------------
@@ -610,17 +616,17 @@ class Consumer:
                 if part.flow is not None:
                     part.move(part.flow.position)
             if self._shared is not None:
-                self._shared.membership.forget()
+                self._shared.membership.reset()
 
-    def _head(self, *, warn: bool = False) -> View:
-        """A view at the heads of all chains, without abandoned transactions that block the assigned partitions."""
+    def _view_at_heads(self, *, warn: bool = False) -> View:
+        """Return a view at the heads of all chains, after abandoned transactions that block it are ended."""
         self._open()
         view = self._poller.unblocked(self._connection.view())
         if warn:
             warn_blocked(self._connection, self._poller.blocked(view))
         return view
 
-    def _assigned(self, partition: Pair) -> AssignedPartition:
+    def _find_assigned(self, partition: Pair) -> AssignedPartition:
         self._open()
         tp = TopicPartition(*check_pair(partition))
         if tp not in self._positions.assigned:
@@ -629,20 +635,20 @@ class Consumer:
             raise InvalidConfigError(msg)
         return self._positions.assigned[tp]
 
-    def _named(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
-        return [tp for item in partitions for tp in _flat(item)] or self.assignment()
+    def _selected(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
+        return [tp for item in partitions for tp in _as_partitions(item)] or self.assignment()
 
-    def _existing(self, view: View, partitions: tuple[Partitions, ...]) -> list[TopicPartition]:
-        """These partitions; by default all assigned ones that are not deleted."""
+    def _selected_existing(self, view: View, partitions: tuple[Partitions, ...]) -> list[TopicPartition]:
+        """Return these partitions; by default all assigned ones that are not deleted."""
         return (
-            self._named(partitions)
+            self._selected(partitions)
             if partitions
             else [tp for tp in self.assignment() if view.partition(tp) is not None]
         )
 
-    def _these(self, partitions: Iterable[Partitions]) -> list[AssignedPartition]:
+    def _selected_assigned(self, partitions: Iterable[Partitions]) -> list[AssignedPartition]:
         self._open()
-        return [self._assigned(tp) for tp in self._named(partitions)]
+        return [self._find_assigned(tp) for tp in self._selected(partitions)]
 
     def _group(self, call: str) -> ConsumerGroup:
         if self._shared is None:
@@ -651,8 +657,8 @@ class Consumer:
         return self._shared
 
 
-def _flat(partitions: object) -> list[TopicPartition]:
-    """One partition, given as a pair, or several."""
+def _as_partitions(partitions: object) -> list[TopicPartition]:
+    """Return the partitions of an argument that is one pair, or several pairs."""
     one = isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str)
     if one or isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         return [TopicPartition(*check_pair(partitions))]
@@ -661,15 +667,15 @@ def _flat(partitions: object) -> list[TopicPartition]:
 
 _ALL_ROWS = 2**63 - 1
 #: Seconds that one poll of an iteration waits; then it logs for whom a member waits, and polls again.
-_WAIT = 5.0
+_ITERATION_WAIT = 5.0
 #: How many partitions a consumer shows as text.
-_SHOWN = 8
+_MAX_SHOWN = 8
 
 
-def _first_since(
+def _first_offset_since(
     connection: Connection, isolation: Isolation, view: View, tp: TopicPartition, age: timedelta
 ) -> int | None:
-    """The offset of the first visible record that is at most this old, or None."""
+    """Return the offset of the first visible record that is at most this old, or None."""
     moment = max(0, connection.runtime.clock() - age // timedelta(milliseconds=1))
     first = offset_for_time(connection.objects, view, tp, isolation, moment)
     return first.offset if first is not None else None

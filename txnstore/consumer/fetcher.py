@@ -44,8 +44,8 @@ _MAX_POLL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Idle:
-    """States in which the partitions have no more records to read, wait for no transaction, and need no look-up.
+class _IdleState:
+    """The chain states in which the partitions have no more records, wait for no transaction, and need no look-up.
 
     As long as neither the states nor the assignment nor the positions change, a poll has nothing to do in any
     partition: it reads the heads of the chains, and costs the same for any number of partitions.
@@ -83,7 +83,7 @@ class Poller:
         self._positions = positions
         #: The authorization by which the principal may read the topics and the group; None before the first check, or
         #: after other topics were chosen.
-        self._readable: Authorization | None = None
+        self._checked_rules: Authorization | None = None
         self._follow = follow
         #: The longest pause between two reads of an idle chain, and the next one, in seconds. The next one doubles with
         #: each pause, and starts again when records are returned.
@@ -96,7 +96,7 @@ class Poller:
         #: The positions before a call that raised, until they are restored; None if there is nothing to restore.
         self._to_restore: dict[Flow, int] | None = None
         #: Set by a poll without records, while nothing changes. None: a poll looks at every partition.
-        self._idle: _Idle | None = None
+        self._idle: _IdleState | None = None
         #: Seconds in which the current call has paused.
         self._paused_s = 0.0
         #: The partitions without a position that were logged last.
@@ -104,26 +104,26 @@ class Poller:
 
     def check_rights_again(self) -> None:
         """Let the next poll check the rights: other topics were chosen."""
-        self._readable = None
+        self._checked_rules = None
 
     def _check_readable(self) -> None:
         """Check that the principal may read, unless the rules are still those of the last check.
 
         Before records are taken: a poll learns of newer rules with the records after them.
         """
-        if self._readable is self._connection.chain.state.authorization:
+        if self._checked_rules is self._connection.chain.state.authorization:
             return
         positions = self._positions
         topics = positions.topics or [tp.topic for tp in positions.assigned]
         group = [read_group(positions.group)] if positions.group is not None else []
-        self._readable = self._connection.check_rights(*group, read_topics(topics))
+        self._checked_rules = self._connection.check_rights(*group, read_topics(topics))
 
     def end_idle(self) -> None:
         """Let the next poll look at every partition: a call may have changed which they are, or a position."""
         self._idle = None
 
     def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[PolledRows]:
-        """Up to ``rows`` rows; none if there are none within ``timeout`` seconds.
+        """Return up to ``rows`` rows; none if there are none within ``timeout`` seconds.
 
         Fetched and planned rows are returned without a read of the chain, unless a position is to be looked up there.
         ``timeout`` counts from the first read of the chain; 0: at most one read.
@@ -145,11 +145,11 @@ class Poller:
             was_idle = self._is_idle(view)
             if not was_idle:
                 self._idle = None
-                view = self.caught_up(view)
-                self._log_pending(view, self._positions.update(view))
+                view = self.catch_up(view)
+                self._log_waiting_for(view, self._positions.update(view))
                 self._check_readable()
                 try:
-                    polled = self._take(rows, one_schema=one_schema)
+                    polled = self._take_rows(rows, one_schema=one_schema)
                 except CorruptionError as error:
                     # A compaction has replaced a segment of an old plan, and a vacuum deleted it; or a writer of an
                     # earlier release has not made its chain follow from the catalog. Plan again.
@@ -162,7 +162,7 @@ class Poller:
                 if polled:
                     self._pause = min(_FIRST_PAUSE, self._longest_pause)
                     return polled
-                self._idle = self._idle_in(view)
+                self._idle = self._idle_state(view)
             if fresh:
                 # The clock may be set back during the wait, so the sum of the pauses counts as well.
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
@@ -181,8 +181,8 @@ class Poller:
         self._paused_s += pause
         self._pause = min(self._pause * 2, self._longest_pause)
 
-    def stable(self, look_up: Callable[[], T], timeout: float) -> T:
-        """The result of a look-up of committed offsets, which is repeated while a transaction holds one of them.
+    def wait_until_stable(self, look_up: Callable[[], T], timeout: float) -> T:
+        """Return committed offsets, looked up again while a transaction holds one of them.
 
         As Kafka's consumer does for ``committed`` and ``position`` (``UNSTABLE_OFFSET_COMMIT`` is retriable).
 
@@ -198,10 +198,10 @@ class Poller:
                     raise
             self._sleep(timeout - self._paused_s)
 
-    def _log_pending(self, view: View, tps: list[TopicPartition]) -> None:
-        """Log for which transactions the partitions have no position yet, once for each change of the partitions."""
+    def _log_waiting_for(self, view: View, tps: list[TopicPartition]) -> None:
+        """Log the transactions for which partitions have no position yet, once per change of the partitions."""
         if tps and tps != self._logged_pending:
-            producer_ids = self._positions.pending(view)
+            producer_ids = self._positions.pending_producers(view)
             # A producer whose transactional id has expired is named by its producer id.
             names = sorted(str(view.transactional_ids.get(pid, pid)) for pid in producer_ids)
             _LOG.info(
@@ -213,19 +213,19 @@ class Poller:
             )
         self._logged_pending = tps
 
-    def caught_up(self, view: View) -> View:
-        """A view in which each log reaches the group's committed offset, unless that is past the end at the head too.
+    def catch_up(self, view: View) -> View:
+        """Return a view in which each log reaches the group's committed offset, unless the head does not either.
 
         Else a consumer that takes a partition over would find the offset out of range, and apply the reset policy.
         """
-        before: dict[TopicPartition, int] = {}
-        while (offsets := self._positions.committed_past_end(view)) and offsets != before:
-            before = offsets
+        known: dict[TopicPartition, int] = {}
+        while (offsets := self._positions.committed_past_end(view)) and offsets != known:
+            known = offsets
             view = self._connection.view(refresh={chain_of_partition(tp, view.chains) for tp in offsets})
         return view
 
     def _read_heads(self, view: View) -> View:
-        """A view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
+        """Return a view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
         idle = self._idle
         chains = idle.chains if idle is not None and self._is_idle(view) else self._positions.chains(view)
         return self.unblocked(self._follow_group(self._connection.view(refresh=chains)))
@@ -239,23 +239,23 @@ class Poller:
             and all(state is idle_state for state, idle_state in zip(view.states, idle.states, strict=True))
         )
 
-    def _idle_in(self, view: View) -> _Idle | None:
-        """The state of rest in this view, without records to return; None if a partition waits or needs a look-up."""
+    def _idle_state(self, view: View) -> _IdleState | None:
+        """Return the idle state of this view without records; None if a partition waits or needs a look-up."""
         flows = [part.flow for part in self._positions.assigned.values()]
-        if any(flow is None for flow in flows) or self._positions.blocked_by(view):
+        if any(flow is None for flow in flows) or self._positions.blocking_producers(view):
             return None
         positions = {flow: flow.position for flow in flows if flow is not None}
-        return _Idle(view.states, self._positions.changes, self._positions.chains(view), positions)
+        return _IdleState(view.states, self._positions.changes, self._positions.chains(view), positions)
 
     def unblocked(self, view: View) -> View:
-        """The view, after abandoned transactions that hold back records or offsets to begin at are ended."""
+        """End abandoned transactions that hold back records or starting offsets, and return the view after that."""
         if self._is_idle(view):
             return view
-        producer_ids = self._positions.blocked_by(view)
+        producer_ids = self._positions.blocking_producers(view)
         return self._connection.view(refresh=False) if self._connection.unblock(producer_ids) else view
 
     def blocked(self, view: View) -> tuple[BlockedPartition, ...]:
-        """The partitions whose committed records after the position wait for an open transaction."""
+        """Return the partitions whose committed records after the position wait for an open transaction."""
         if self._positions.isolation is Isolation.READ_UNCOMMITTED:
             return ()
         assigned = self._positions.assigned
@@ -265,8 +265,8 @@ class Poller:
     def _follow_group(self, view: View) -> View:
         return self._follow(view) if self._follow is not None else view
 
-    def _take(self, rows: int, *, one_schema: bool) -> list[PolledRows]:
-        """Rows of the partitions that are not paused, beginning with the one that has waited longest."""
+    def _take_rows(self, rows: int, *, one_schema: bool) -> list[PolledRows]:
+        """Take rows of the partitions that are not paused, beginning with the one that has waited longest."""
         assigned = self._positions.assigned
         turns = dict.fromkeys([tp for tp in self._turn_order if tp in assigned] + list(assigned))
         parts = (assigned[tp] for tp in turns)
@@ -277,14 +277,14 @@ class Poller:
             cache = self._objects.read_cache
         if cache is not None:
             cache.partitions = Counter(flow.tp.topic for flow in flows)
-        polled = drain(flows, self._objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
+        polled = take_rows(flows, self._objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
         if not polled:
             self._objects = None
         self._turn_order = [flow.tp for flow in flows]
         return polled
 
     def all_or_nothing(self, call: Callable[[], T]) -> T:
-        """The result of a call that takes rows; if it raises, the positions are restored, so no record is skipped.
+        """Return the result of a call that takes rows; if it raises, restore the positions, so no record is skipped.
 
         An error of txnstore leaves each flow consistent, so only moved positions are restored. After any other
         exception all positions are restored, and all fetched rows dropped:
@@ -296,33 +296,35 @@ class Poller:
         """
         self.restore()
         idle, parts = self._idle, self._positions.assigned.values()
-        before = idle.positions if idle is not None else {p.flow: p.flow.position for p in parts if p.flow is not None}
+        positions = (
+            idle.positions if idle is not None else {p.flow: p.flow.position for p in parts if p.flow is not None}
+        )
         try:
             return call()
         except BaseException as error:
             # Python runs no signal handler between the raise and the first line of this block.
-            self._to_restore = before
+            self._to_restore = positions
             self.restore(whole=not isinstance(error, TxnStoreError))
             raise
 
     def restore(self, *, whole: bool = True) -> None:
         """Restore the positions before a call that raised, if they are not restored yet."""
-        before = self._to_restore
-        if before is not None:
+        positions = self._to_restore
+        if positions is not None:
             self._idle = None
             for part in self._positions.assigned.values():
                 flow = part.flow
                 if flow is not None:
-                    position = before.get(flow, flow.first_position)
+                    position = positions.get(flow, flow.first_position)
                     if flow.position != position or whole:
                         part.move(position)
             self._to_restore = None
 
 
 def fetch_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> int:
-    """Start fetches up to a bounded window, a slice of each partition in turn (CON-12); returns how many there are.
+    """Start fetches up to a bounded window, a slice of each partition in turn (CON-12); return their number.
 
-    It looks at all flows.
+    Costs time for each flow.
     """
     flows = list(flows)
     count = sum(flow.fetches for flow in flows)
@@ -348,7 +350,7 @@ class PolledRows:
     table: pa.Table
 
     def records(self) -> list[Record]:
-        """The rows as records."""
+        """Convert the rows to records."""
         table, topic, partition = self.table, self.columns.topic, self.tp.partition
         offsets = table["_offset"].to_pylist()
         timestamps = table["_timestamp"].cast(pa.int64()).to_pylist()
@@ -380,7 +382,7 @@ class PolledRows:
         ]
 
 
-def drain(
+def take_rows(
     flows: deque[Flow],
     objects: ObjectStore,
     pool: Executor,
@@ -389,7 +391,7 @@ def drain(
     *,
     one_schema: bool = False,
 ) -> list[PolledRows]:
-    """The next rows of the flows: up to ``rows``, and not much more than ``size`` bytes beyond the first (CON-18).
+    """Take the next rows of the flows: up to ``rows``, and about ``size`` bytes beyond the first (CON-18).
 
     A partition has its turn until a slice ends, then the next one has (the deque is turned). ``one_schema``: only rows
     of the same columns. An error is raised only if it comes first; else what came before it is returned, and the
@@ -397,18 +399,18 @@ def drain(
     """
     result: list[PolledRows] = []
     schema: pa.Schema | None = None
-    taken = due = 0  # The window is filled again when half of it was taken: that looks at all partitions.
+    taken = refill_at = 0  # The window is filled again when half of it was taken: that looks at all partitions.
 
-    def following() -> Flow | None:
+    def next_flow() -> Flow | None:
         return next(
             (flow for flow in flows if flow.has_rows and (schema is None or flow.columns.schema == schema)), None
         )
 
     while rows > 0 and size > 0:
-        flow = following() if taken < due else None
+        flow = next_flow() if taken < refill_at else None
         if flow is None:
-            taken, due = 0, fetch_ahead(flows, objects, pool) // 2
-            flow = following()
+            taken, refill_at = 0, fetch_ahead(flows, objects, pool) // 2
+            flow = next_flow()
         if flow is None:
             break
         taken += 1

@@ -69,7 +69,7 @@ class Flow:
         self._remainder: pa.Table | None = None
 
     def plan(self, partition: Partition, isolation: Isolation) -> None:
-        """Plan up to where the isolation lets a reader go. The position passes what holds nothing to read (CON-06)."""
+        """Plan the slices up to the read limit, and move the position over what holds nothing to read (CON-06)."""
         limit = partition.read_limit(isolation)
         if limit > self.planned:
             self._slices.extend(visible(self.tp, partition, isolation, self.planned, limit))
@@ -93,7 +93,7 @@ class Flow:
 
     @property
     def fetching_bytes(self) -> int:
-        """Their size in bytes."""
+        """The size of the segments being fetched or waiting to be read, in bytes."""
         return sum(fetched_bytes(part, self.columns) for part, _ in self._fetches)
 
     @property
@@ -108,13 +108,13 @@ class Flow:
         self._fetches.append((following, pool.submit(fetch_slice, objects, following, self.columns)))
 
     def take(self, rows: int) -> pa.Table | None:
-        """Up to ``rows`` of the next rows, from one piece, and move the position after them.
+        """Return up to ``rows`` of the next rows, from one piece, and move the position after them.
 
         Waits for a segment that is being fetched; if that failed, raises its error and drops the plan. Returns None
         without fetched rows.
         """
         try:
-            table = self._next_rows()
+            table = self._next_table()
         except BaseException:
             self.drop()
             raise
@@ -130,8 +130,8 @@ class Flow:
             self._end_slice()
         return returned
 
-    def _next_rows(self) -> pa.Table | None:
-        """The remaining rows of the piece, or the next piece with rows."""
+    def _next_table(self) -> pa.Table | None:
+        """Return the remaining rows of the piece, or the next piece with rows."""
         if self._remainder is not None:
             return self._remainder
         while True:

@@ -27,7 +27,7 @@ from txnstore.validation import check_mapping
 _LOG = logging.getLogger("txnstore.consumer")
 
 #: Attempts of a commit whose generation is outdated although the partitions of this member are unchanged.
-_ATTEMPTS = 8
+_MAX_ATTEMPTS = 8
 
 
 class ConsumerGroup:
@@ -54,7 +54,7 @@ class ConsumerGroup:
         return self.membership.follow(view)
 
     def metadata(self) -> GroupMetadata:
-        """What a producer needs to commit offsets of this consumer. Refused with auto-commit (OFF-19)."""
+        """Return what a producer needs to commit offsets of this consumer. Refused with auto-commit (OFF-19)."""
         if self._auto_commit_interval is not None:
             msg = (
                 f"offsets of group {self.name!r} cannot go into transactions while enable_auto_commit is on: the "
@@ -62,7 +62,7 @@ class ConsumerGroup:
             )
             raise InvalidConfigError(msg)
         member, ids = self.membership, self._positions.topic_ids
-        if not member.joined:
+        if not member.has_joined:
             return GroupMetadata(self.name, topic_ids=ids)
         return GroupMetadata(self.name, member.generation, member.member_id, member.instance_id, ids)
 
@@ -82,14 +82,14 @@ class ConsumerGroup:
         try:
             self._commit(items)
         except UnknownTopicOrPartitionError:
-            existing = self._of_existing_topics(items)
+            existing = self._drop_deleted_topics(items)
             if offsets is not None or len(existing) in {0, len(items)}:
                 raise
             self._commit(existing)
         self._committed_at = self._connection.runtime.monotonic()
 
-    def _of_existing_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
-        """The offsets without those of topics that were deleted; a deleted topic must not lose the other positions."""
+    def _drop_deleted_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
+        """Leave out offsets of deleted topics, so that the other positions are committed."""
         view = self._connection.view()
         existing = tuple(
             item
@@ -107,35 +107,35 @@ class ConsumerGroup:
         return existing
 
     def _commit(self, items: tuple[GroupOffset, ...]) -> None:
-        """Commit offsets with the membership, if there is one; without offsets only check that the member exists.
+        """Commit offsets with the membership, if there is one; without offsets only check the membership.
 
         A commit with the membership renews the lease.
         """
         member = self.membership
-        if items and not member.joined:
+        if items and not member.has_joined:
             self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
-        elif not items and member.joined:
+        elif not items and member.has_joined:
             member.check()
         elif items:
-            for attempt in range(_ATTEMPTS):
+            for attempt in range(_MAX_ATTEMPTS):
                 command = CommitOffsets(
                     TxnOffsets(self.name, items, member.generation, member.member_id, member.instance_id)
                 )
-                begun = self._connection.runtime.monotonic()
+                began_at = self._connection.runtime.monotonic()
                 try:
                     self._connection.submit(command)
-                    member.lease.renewed(begun)
+                    member.lease.record_renewal(began_at)
                     break
                 except IllegalGenerationError:
-                    if not member.adopt_generation() or attempt == _ATTEMPTS - 1:
+                    if not member.adopt_generation() or attempt == _MAX_ATTEMPTS - 1:
                         raise
                 except UnknownMemberError as error:
-                    raise member.with_reason(error) from error
+                    raise member.explain_removal(error) from error
 
     def committed(
         self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False
     ) -> OffsetAndMetadata | None:
-        """The committed position at the head of the chain, or None.
+        """Return the committed position at the head of the chain, or None.
 
         Abandoned transactions with pending offsets are ended, as Kafka's coordinator does.
 
@@ -145,17 +145,17 @@ class ConsumerGroup:
         chains = self._connection.view(refresh=False).chains
         view = self._connection.view(refresh={CATALOG, chain_of_group(self.name, chains)})
         group = view.groups.get(self.name)
-        pending_in = (
+        pending_producers = (
             {each for each, offsets in group.pending.items() if strict or tp in offsets} if group else set[int]()
         )
-        if require_stable and pending_in:
-            view = self._connection.view(refresh={chain_of_producer(each) for each in pending_in})
-            if self._connection.unblock(pending_in):
+        if require_stable and pending_producers:
+            view = self._connection.view(refresh={chain_of_producer(each) for each in pending_producers})
+            if self._connection.unblock(pending_producers):
                 view = self._connection.view(refresh=False)
         return committed(view, self.name, tp, require_stable=require_stable, strict=strict)
 
-    def commit_by_itself(self) -> None:
-        """Called by each poll: commit the records of earlier polls, if the auto-commit is due."""
+    def auto_commit_if_due(self) -> None:
+        """Commit the records of earlier polls, if the auto-commit is due. Called by each poll."""
         interval = self._auto_commit_interval
         if interval is not None and self._connection.runtime.monotonic() - self._committed_at >= interval * 1000:
             self._commit_if_member()

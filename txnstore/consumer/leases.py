@@ -17,6 +17,7 @@ from functools import partial
 from txnstore.connection import Connection
 from txnstore.core.groups.commands import Heartbeat, LeaveGroup
 from txnstore.core.groups.model import Member
+from txnstore.core.view import View
 from txnstore.errors import (
     FencedInstanceError,
     GroupAuthorizationError,
@@ -24,6 +25,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownMemberError,
 )
+from txnstore.runtime import Runtime
 from txnstore.threads import Timer
 
 _LOG = logging.getLogger("txnstore.consumer")
@@ -39,7 +41,7 @@ _RETRIES = 6
 class MemberLease:
     """The lease of one consumer in its group, and its heartbeats between polls.
 
-    A poll renews the lease after a third of the session timeout (:attr:`due`). Where no poll comes, a timer does after
+    A poll renews the lease after a third of the session timeout (:attr:`is_due`). Without polls, a timer does after
     half of it, so an application that works on its records for longer than the session timeout stays a member, and one
     that polls sends no heartbeat more. A consumer that does not poll for ``max_poll_interval`` leaves the group
     (Kafka: ``HeartbeatThread`` of ``AbstractCoordinator``).
@@ -66,20 +68,14 @@ class MemberLease:
         self.instance_id = instance_id
         self._session_ms = session_timeout_ms
         self._max_poll_ms = max_poll_ms
+        runtime = connection.runtime
         # The fields below are written by the consumer's thread and by the timer's, without a lock: each is replaced in
         # one step. At worst a heartbeat is sent that another one has made needless, or the timer looks once more.
         #: The timer; None before the first heartbeat, and after the end.
         self._timer: Timer | None = None
+        #: The id of the member, which a reset replaces.
+        self.member_id = _new_member_id(runtime)
         #: The process whose member it is: a forked child has no timer, and no member.
-        self._pid = os.getpid()
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop the membership, if there is one; the next one gets another id."""
-        self.end_heartbeats()
-        _OPEN.discard(self)
-        runtime = self.connection.runtime
-        self.member_id = f"{runtime.new_id()}@{runtime.process()}"
         self._pid = os.getpid()
         #: ``seen_at`` of the member in the chain at the last check; -1 after a renewal by this process. Another value
         #: in the chain shows that a commit in a transaction has renewed the lease.
@@ -97,14 +93,24 @@ class MemberLease:
         #: Set until a member joins or the lease is renewed, so that a commit which fails until then can say why.
         self.overdue = False
 
+    def reset(self) -> None:
+        """Drop the membership, if there is one; the next one gets another id."""
+        self.end_heartbeats()
+        _OPEN.discard(self)
+        runtime = self.connection.runtime
+        self.member_id, self._pid = _new_member_id(runtime), os.getpid()
+        self._seen_at, self._polled_at = -1, None
+        self._renewed_at = self._checked_at = runtime.monotonic()
+        self._is_timed, self._failure, self.overdue = False, None, False
+
     def end_heartbeats(self) -> None:
         """Send no more heartbeats; one that is on its way has no effect after the member has left."""
         timer, self._timer = self._timer, None
         if timer is not None and self._pid == os.getpid():
             timer.stop()
 
-    def joining(self) -> None:
-        """Note before a join that this process may have a member, so that the exit of the interpreter leaves it."""
+    def record_join(self) -> None:
+        """Record before a join that this process may have a member, which the exit of the interpreter then removes."""
         _OPEN.add(self)
 
     @property
@@ -115,25 +121,25 @@ class MemberLease:
     # The consumer's thread --------------------------------------------------------------------------------------------
 
     def begin_poll(self) -> None:
-        """A poll begins. Raises the error of a heartbeat that cannot be repeated, once."""
+        """Record the begin of a poll; raise the error of a heartbeat that cannot be repeated, once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         self._polled_at = None
 
     def end_poll(self) -> None:
-        """A poll returns, or an iteration returns a record: the application works on it from now on."""
+        """Record that a poll or an iteration returns records, on which the application works from now on."""
         self._polled_at = self.connection.runtime.monotonic()
 
-    def renewed(self, at: int) -> None:
+    def record_renewal(self, at: int) -> None:
         """Record that a command, submitted at ``at`` (ms, monotonic), has renewed the lease, and restart the timer."""
         self._renewed_at = self._checked_at = at
         self._seen_at = -1
         self.overdue = False
         self._set_timer()
 
-    def observed(self, member: Member) -> None:
-        """Record the member as the chain has it. A new ``seen_at``: a commit in a transaction has renewed the lease.
+    def record_seen(self, member: Member) -> None:
+        """Record the member as the chain has it: a new ``seen_at`` means that a transaction's commit renewed the lease.
 
         The lease then counts from the last check, since the commit came after it.
         """
@@ -144,7 +150,7 @@ class MemberLease:
         self._checked_at = self.connection.runtime.monotonic()
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether a poll has to renew the lease: a third of it has passed, or no timer will renew it after the poll."""
         since = self.connection.runtime.monotonic() - self._renewed_at
         return not self._is_timed or since >= self._session_ms / _HEARTBEATS
@@ -152,7 +158,7 @@ class MemberLease:
     # The timer's thread -----------------------------------------------------------------------------------------------
 
     def _set_timer(self, wait_ms: float = math.inf) -> None:
-        """Set the timer to when the lease is to be renewed, or the consumer should have polled; at most ``wait_ms``."""
+        """Set the timer to the next renewal, or to the end of the poll interval if that is earlier."""
         now, polled_at = self.connection.runtime.monotonic(), self._polled_at
         if wait_ms == math.inf:
             wait_ms = self._renewed_at + self._session_ms / 2 - now
@@ -179,27 +185,35 @@ class MemberLease:
             if polled_at is not None and began - polled_at > self._max_poll_ms:
                 self._leave_overdue(member_id)
                 return
-            group = view.groups.get(self.group)
-            member = group.members.get(member_id) if group is not None else None
-            if member is not None:
-                self.observed(member)
-            if began - self._renewed_at >= self._session_ms / 2:
-                command = Heartbeat(self.group, member_id, None, instance_id=self.instance_id)
-                if not self.connection.submit_if_open(command) or member_id != self.member_id:
-                    return  # The store or the consumer was closed meanwhile.
-                self.renewed(began)
-            else:
-                self._set_timer()
+            self._renew_if_due(view, member_id, began)
         except (UnknownMemberError, FencedInstanceError):
             pass  # The next poll sees it in the chain.
         except Exception as error:  # noqa: BLE001 - no caller can handle it
-            _LOG.warning(
-                "heartbeat of group %s failed: %s", self.group, error, extra={"group": self.group, "error": str(error)}
-            )
-            if isinstance(error, TxnStoreError) and error.retriable:
-                self._set_timer(self._session_ms / _RETRIES)
-            else:
-                self._failure = error
+            self._handle_failure(error)
+
+    def _renew_if_due(self, view: View, member_id: str, now: int) -> None:
+        """Send a heartbeat if nothing has renewed the lease for half of it, and set the timer again."""
+        group = view.groups.get(self.group)
+        member = group.members.get(member_id) if group is not None else None
+        if member is not None:
+            self.record_seen(member)
+        if now - self._renewed_at < self._session_ms / 2:
+            self._set_timer()
+            return
+        command = Heartbeat(self.group, member_id, None, instance_id=self.instance_id)
+        # Else the store or the consumer was closed meanwhile.
+        if self.connection.submit_if_open(command) and member_id == self.member_id:
+            self.record_renewal(now)
+
+    def _handle_failure(self, error: Exception) -> None:
+        """Log a heartbeat that failed; repeat it soon if that may help, else let the next poll raise the error."""
+        _LOG.warning(
+            "heartbeat of group %s failed: %s", self.group, error, extra={"group": self.group, "error": str(error)}
+        )
+        if isinstance(error, TxnStoreError) and error.retriable:
+            self._set_timer(self._session_ms / _RETRIES)
+        else:
+            self._failure = error
 
     def _leave_overdue(self, member_id: str) -> None:
         """Leave the group; a static member stays until its lease ends, as in Kafka."""
@@ -226,10 +240,10 @@ class MemberLease:
             _LOG.warning(
                 "group not left, the lease will run out: %s", error, extra={"group": self.group, "error": str(error)}
             )
-        self.forget()
+        self.reset()
 
     def abandon(self) -> None:
-        """The consumer was collected without a close. Called by the garbage collector: takes no locks, does no I/O."""
+        """Leave the group of a collected consumer. Called by the garbage collector: takes no locks, does no I/O."""
         self.end_heartbeats()
         if self.is_open and self.instance_id is None:
             self.connection.runtime.spawn(self.leave_quietly)
@@ -242,6 +256,10 @@ class MemberLease:
             _LOG.warning(
                 "group not left, the lease will run out: %s", error, extra={"group": self.group, "error": str(error)}
             )
+
+
+def _new_member_id(runtime: Runtime) -> str:
+    return f"{runtime.new_id()}@{runtime.process()}"
 
 
 def _on_timer(lease: weakref.ref[MemberLease]) -> None:

@@ -38,7 +38,7 @@ Callback = Callable[[list[TopicPartition]], None]
 #: How a group shares its partitions (Kafka: ``partition.assignment.strategy``).
 AssignorName = Literal["cooperative-sticky", "range"]
 #: How often one poll follows the group; a bound, since other members may change the group all the time.
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class GroupMembership:
         )
         self._reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop the membership, which belongs to another consumer, such as that of the parent after a fork."""
-        self.lease.forget()
+        self.lease.reset()
         self._reset()
 
     def _reset(self) -> None:
@@ -97,7 +97,7 @@ class GroupMembership:
         #: The ids of the members in that generation.
         self._members = frozenset[str]()
         #: The topics that it joined with; None before.
-        self._joined: tuple[str, ...] | None = None
+        self._joined_topics: tuple[str, ...] | None = None
 
     @property
     def member_id(self) -> str:
@@ -110,9 +110,9 @@ class GroupMembership:
         return self._options.instance_id
 
     @property
-    def joined(self) -> bool:
-        """Whether it has joined the group, as far as it knows."""
-        return self._joined is not None
+    def has_joined(self) -> bool:
+        """Whether this member has joined the group, as far as the process knows."""
+        return self._joined_topics is not None
 
     # Following the group ----------------------------------------------------------------------------------------------
 
@@ -128,17 +128,17 @@ class GroupMembership:
         topics = self._positions.topics
         if topics is None or self._connection.read_only:
             return view  # assigned by hand, or read-only
-        for _ in range(_ROUNDS):
-            if self._joined != topics:
+        for _ in range(_MAX_ROUNDS):
+            if self._joined_topics != topics:
                 view = self._join(view, topics)
             group = view.groups.get(self._group, Group())
             member = group.members.get(self.member_id)
             if member is None:
-                self._removed(group)
+                self._handle_removal(group)
                 continue
-            self.lease.observed(member)
+            self.lease.record_seen(member)
             if group.generation != self.generation:
-                self._adopt(group)
+                self._adopt_group(group)
             must_give_back = self._revoke(view, member)
             self._assign(view, member)
             if not must_give_back and not self._heartbeat_due(view, member):
@@ -146,12 +146,12 @@ class GroupMembership:
             view = self._heartbeat(view, member)
         return view
 
-    def _adopt(self, group: Group) -> None:
+    def _adopt_group(self, group: Group) -> None:
         """Adopt the generation, and log which members have joined or left since the last one."""
-        before, self._members = self._members, frozenset(group.members)
+        earlier, self._members = self._members, frozenset(group.members)
         extra = {"group": self._group, "member_id": self.member_id, "generation": group.generation}
-        joined, left = sorted(self._members - before), sorted(before - self._members)
-        _LOG.info("group rebalanced", extra={**extra, "joined": joined, "left": left})
+        new, left = sorted(self._members - earlier), sorted(earlier - self._members)
+        _LOG.info("group rebalanced", extra={**extra, "joined": new, "left": left})
         self.generation = group.generation
 
     @property
@@ -159,7 +159,7 @@ class GroupMembership:
         """The members that hold the partitions that this one waits for, in the cached view."""
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         member = group.members.get(self.member_id)
-        return holders(group, member) if member is not None and self.joined else ()
+        return holders(group, member) if member is not None and self.has_joined else ()
 
     def log_waiting(self) -> None:
         """Log for whom this member waits, once for each change of them or of the partitions."""
@@ -187,8 +187,8 @@ class GroupMembership:
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         require_member(group, self._group, self.member_id, self.instance_id)
 
-    def with_reason(self, error: UnknownMemberError) -> UnknownMemberError:
-        """The error of a commit of a member that was removed, with the reason if it was that it did not poll."""
+    def explain_removal(self, error: UnknownMemberError) -> UnknownMemberError:
+        """Return the error for a commit of a removed member; it says so if the consumer did not poll in time."""
         if not self.lease.overdue:
             return error
         return UnknownMemberError(
@@ -198,7 +198,7 @@ class GroupMembership:
         )
 
     def adopt_generation(self) -> bool:
-        """Adopt the generation of the cached view; returns whether it is a new one and this is still a member."""
+        """Adopt the generation of the cached view; return whether it is new and this is still a member."""
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         if self.member_id not in group.members or group.generation == self.generation:
             return False
@@ -210,62 +210,62 @@ class GroupMembership:
         command = JoinGroup(
             self._group,
             self.member_id,
-            self._counts(view, topics),
+            self._partition_counts(view, topics),
             self._options.assignor,
             self._session_timeout_ms,
             self._options.instance_id,
         )
-        self.lease.joining()
+        self.lease.record_join()
         self._submit(command)
-        if self._joined is None:
+        if self._joined_topics is None:
             self._positions.begin_sharing()
-        self._joined = topics
+        self._joined_topics = topics
         return self._connection.view(refresh=False)
 
     def _heartbeat(self, view: View, member: Member) -> View:
         owned = tuple(sorted(self._positions.assigned))
-        counts = self._counts(view, member.topics)
+        counts = self._partition_counts(view, member.topics)
         with suppress(UnknownMemberError, FencedInstanceError):  # The view shows it, too.
             self._submit(Heartbeat(self._group, self.member_id, owned, counts, self._options.instance_id))
         return self._connection.view(refresh=False)
 
     def _submit(self, command: JoinGroup | Heartbeat) -> None:
-        begun = self._connection.runtime.monotonic()
+        began_at = self._connection.runtime.monotonic()
         self._connection.submit(command)
-        self.lease.renewed(begun)
+        self.lease.record_renewal(began_at)
 
-    def _counts(self, view: View, topics: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    def _partition_counts(self, view: View, topics: Iterable[str]) -> tuple[tuple[str, int], ...]:
         return tuple((name, view.topics[name].partitions if name in view.topics else 0) for name in sorted(topics))
 
     def _revoke(self, view: View, member: Member) -> bool:
-        """Stop reading partitions that are not in the target; returns whether they are still to be given back."""
-        remaining = set(self._readable(view, member)).intersection(self._positions.assigned)
+        """Stop reading partitions outside the target; return whether partitions are still to be given back."""
+        remaining = set(self._existing_assigned(view, member)).intersection(self._positions.assigned)
         revoked = sorted(tp for tp in self._positions.assigned if tp not in remaining)
         if revoked:
             self._before_revoked()
-            self._call(self._options.on_revoked, revoked)
+            self._call_back(self._options.on_revoked, revoked)
             self._positions.share(view, remaining)
         return any(tp not in member.target for tp in member.held)
 
     def _assign(self, view: View, member: Member) -> None:
         """Start reading newly assigned partitions."""
-        readable = self._readable(view, member)
+        readable = self._existing_assigned(view, member)
         new = sorted(tp for tp in readable if tp not in self._positions.assigned)
         if new:
             try:
                 self._positions.share(view, readable)
-                self._call(self._options.on_assigned, new)
+                self._call_back(self._options.on_assigned, new)
             except BaseException:
                 self._positions.suspend(new)  # The next poll assigns them, and calls back, again.
                 raise
 
-    def _readable(self, view: View, member: Member) -> list[TopicPartition]:
-        """Its assigned partitions that exist in the view; other members may have seen another version of a topic."""
+    def _existing_assigned(self, view: View, member: Member) -> list[TopicPartition]:
+        """Return the member's assigned partitions that the view has: another member may know a newer topic."""
         topics = view.topics
         return [tp for tp in member.assigned if tp.topic in topics and tp.partition < topics[tp.topic].partitions]
 
-    def _removed(self, group: Group) -> None:
-        """The group has removed this member: drop its partitions; the next round joins with a new member id.
+    def _handle_removal(self, group: Group) -> None:
+        """Drop the partitions of a removed member; the next round joins with a new member id.
 
         If another consumer has its static name, it does not join again, because that would fence the other one.
         """
@@ -277,14 +277,14 @@ class GroupMembership:
         extra = {"group": self._group, "member_id": self.member_id, "partitions": list(map(str, lost))}
         _LOG.warning("member removed from the group; others have its partitions", extra=extra)
         if not fenced:
-            self.forget()
+            self.reset()
         if lost:
-            self._call(self._options.on_revoked, lost)
+            self._call_back(self._options.on_revoked, lost)
         if fenced:
             msg = f"another consumer has taken over the group_instance_id {instance_id!r} in group {self._group!r}"
             raise FencedInstanceError(msg)
 
-    def _call(self, callback: Callback | None, partitions: list[TopicPartition]) -> None:
+    def _call_back(self, callback: Callback | None, partitions: list[TopicPartition]) -> None:
         if callback is not None:
             callback(partitions)
 
@@ -294,17 +294,17 @@ class GroupMembership:
         """Whether a heartbeat is due, the lease of another member has expired, or topics have new partitions."""
         expired = self._connection.chains.ages.expired_members(view.states, self._group)
         return (
-            self.lease.due
+            self.lease.is_due
             or any(member_id != self.member_id for member_id, _ in expired)
-            or dict(self._counts(view, member.topics)) != member.topics
+            or dict(self._partition_counts(view, member.topics)) != member.topics
         )
 
     # The end ----------------------------------------------------------------------------------------------------------
 
     def call_revoked(self) -> None:
         """Call ``on_revoked`` with all partitions, which can still be committed; :meth:`leave` gives them back."""
-        if self.joined and self._positions.assigned:
-            self._call(self._options.on_revoked, sorted(self._positions.assigned))
+        if self.has_joined and self._positions.assigned:
+            self._call_back(self._options.on_revoked, sorted(self._positions.assigned))
 
     def leave(self) -> None:
         """Leave the group. A static member stays in it (KIP-345).
@@ -312,7 +312,7 @@ class GroupMembership:
         If the storage fails, the member stays until its lease expires. After an interrupt the call can be repeated.
         """
         if self._options.instance_id is not None:
-            self.forget()
+            self.reset()
         elif self.lease.is_open:
             self.lease.leave()
             self._reset()

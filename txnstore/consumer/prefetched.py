@@ -13,7 +13,7 @@ from txnstore.read.records import Record
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class _PrefetchedRecord:
     """A record, its flow, and the position of the flow after the record."""
 
     part: AssignedPartition
@@ -23,7 +23,7 @@ class _Item:
 
     @property
     def is_next(self) -> bool:
-        """Whether it still is the next record of its partition: nothing was sought, revoked, deleted or paused."""
+        """Whether the record is still the next one: its partition was not sought, revoked, deleted or paused."""
         return self.part.flow is self.flow and not self.part.paused
 
 
@@ -39,7 +39,7 @@ class PrefetchedRecords:
     """
 
     def __init__(self, polled: Iterable[PolledRows], assigned: Mapping[TopicPartition, AssignedPartition]) -> None:
-        items: list[_Item] = []
+        items: list[_PrefetchedRecord] = []
         first: dict[Flow, int] = {}
         last: dict[Flow, int] = {}
         for rows in polled:
@@ -49,24 +49,25 @@ class PrefetchedRecords:
             for record in rows.records():
                 last[flow] = len(items)
                 first.setdefault(flow, record.offset)
-                items.append(_Item(part, flow, record, record.offset + 1))
+                items.append(_PrefetchedRecord(part, flow, record, record.offset + 1))
         for flow, index in last.items():  # After the last record there may be a gap, which the position has passed.
-            items[index] = _Item(items[index].part, flow, items[index].record, flow.position)
+            items[index] = _PrefetchedRecord(items[index].part, flow, items[index].record, flow.position)
         for flow, offset in first.items():
             flow.position = offset
         #: The records in their order; those from ``_index`` on were not returned.
         self._items, self._index = items, 0
 
     def next(self) -> Record | None:
-        """The next record, or None. No interrupt can come between the last steps, so none skips the record."""
+        """Return the next record, or None."""
         while self._index < len(self._items):
             item = self._items[self._index]
             if not item.is_next:
                 self._drop(item)
                 self._index += 1
                 continue
-            flow, record, following = item.flow, item.record, self._index + 1
-            flow.position, self._index = item.after, following
+            flow, record, next_index = item.flow, item.record, self._index + 1
+            # Position and index are stored after all calls, so that an interrupt cannot advance only one.
+            flow.position, self._index = item.after, next_index
             return record
         return None
 
@@ -76,6 +77,6 @@ class PrefetchedRecords:
             self._drop(item)
         self._items, self._index = [], 0
 
-    def _drop(self, item: _Item) -> None:
+    def _drop(self, item: _PrefetchedRecord) -> None:
         if item.part.flow is item.flow:
             item.part.stop()

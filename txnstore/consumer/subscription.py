@@ -91,7 +91,7 @@ class AssignedPartition:
     sought: bool = False
 
     def move(self, begin: int | Reset | None) -> None:
-        """Drop fetched rows; the next update looks the position up."""
+        """Drop fetched rows, and let the next update look the position up from ``begin``."""
         flow, self.begin, self.flow = self.flow, begin, None
         if flow is not None:
             flow.drop()
@@ -103,7 +103,7 @@ class AssignedPartition:
 
     @property
     def position(self) -> int | None:
-        """The next offset to read: after the last returned record, or where it was sought; None before its look-up."""
+        """The next offset to read, or the offset sought; None until it is looked up."""
         if self.flow is not None:
             return self.flow.position
         return self.begin if isinstance(self.begin, int) else None
@@ -134,7 +134,7 @@ class Positions:
         reset: Reset | timedelta,
         first_since: Callable[[View, TopicPartition, timedelta], int | None],
     ) -> None:
-        self._first_since = first_since
+        self._first_offset_since = first_since
         self.isolation = isolation
         self.group = group
         self.reset = reset
@@ -149,22 +149,22 @@ class Positions:
         #: Id and number of partitions of each existing topic of ``topics``, when ``assigned`` was last computed.
         self._topic_shapes: list[tuple[str, int]] = []
         #: Topics, and partitions of existing topics, that do not exist in the last view, which was logged.
-        self._missing: set[str] = set()
-        self._beyond: set[TopicPartition] = set()
+        self._missing_topics: set[str] = set()
+        self._missing_partitions: set[TopicPartition] = set()
         #: The columns to read, by id and version of the topic.
         self._columns: dict[tuple[str, int], Columns] = {}
 
     # Which partitions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, view: View, topics: Sequence[str]) -> None:
-        """Read all partitions of these topics, also later ones; as a member of a group, the assigned ones.
+        """Read all partitions of these topics, including later ones; as a member of a group, the assigned ones.
 
         A topic that does not exist is read from its beginning as soon as it is created.
         """
         self._subscribed_counts = {name: view.topics[name].partitions for name in topics if name in view.topics}
         self.topics = tuple(dict.fromkeys(topics))
         if not self.shared:
-            self._replace(view, _partitions(view, self.topics))
+            self._assign_exactly(view, _partitions(view, self.topics))
         self._log_missing(view)
 
     def assign(self, view: View, partitions: Iterable[TopicPartition]) -> None:
@@ -172,7 +172,7 @@ class Positions:
 
         One that does not exist is read from its beginning as soon as it does.
         """
-        self._replace(view, list(dict.fromkeys(partitions)))
+        self._assign_exactly(view, list(dict.fromkeys(partitions)))
         for tp, part in self.assigned.items():
             part.late = part.late or view.partition(tp) is None
         self.topics, self.shared, self._suspended = None, False, {}
@@ -192,7 +192,7 @@ class Positions:
 
     def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
         """Read exactly these partitions, as the group assigns. Those that were read before keep their positions."""
-        self._replace(view, sorted(partitions))
+        self._assign_exactly(view, sorted(partitions))
         for tp, part in self.assigned.items():
             part.late = part.late or tp.partition >= self._subscribed_counts.get(tp.topic, 0)
 
@@ -216,10 +216,10 @@ class Positions:
         """The ids of the topics that are read, by name."""
         return {tp.topic: part.topic_id for tp, part in self.assigned.items() if part.topic_id is not None}
 
-    def _replace(self, view: View, tps: list[TopicPartition]) -> None:
+    def _assign_exactly(self, view: View, tps: list[TopicPartition]) -> None:
         """Assign exactly these partitions. Those that were assigned or suspended keep their positions."""
         previous = {**self._suspended, **self.assigned}
-        assigned = {tp: previous[tp] if tp in previous else _assignment(view, tp) for tp in tps}
+        assigned = {tp: previous[tp] if tp in previous else _new_assignment(view, tp) for tp in tps}
         revoked = [part for tp, part in self.assigned.items() if tp not in assigned]
         self.assigned = assigned
         self.changes += 1
@@ -237,9 +237,9 @@ class Positions:
             topics = (view.topics.get(name) for name in self.topics)
             shapes = [(topic.topic_id, topic.partitions) for topic in topics if topic is not None]
             if shapes != self._topic_shapes:
-                before = set(self.assigned)
-                self._replace(view, _partitions(view, self.topics))
-                for tp in self.assigned.keys() - before:
+                earlier = set(self.assigned)
+                self._assign_exactly(view, _partitions(view, self.topics))
+                for tp in self.assigned.keys() - earlier:
                     self.assigned[tp].late = True
                 self._topic_shapes = shapes
         self._log_missing(view)
@@ -248,7 +248,7 @@ class Positions:
         """Log the topics and partitions that do not exist, once for each time that they are missing."""
         names = self.topics if self.topics is not None else dict.fromkeys(tp.topic for tp in self.assigned)
         missing = {name for name in names if name not in view.topics}
-        for name in sorted(missing - self._missing):
+        for name in sorted(missing - self._missing_topics):
             existing = ", ".join(sorted(view.topics)[:10]) or "none"
             _LOG.warning(
                 "there is no topic %r: the consumer waits until it is created; the store has %s",
@@ -256,46 +256,48 @@ class Positions:
                 existing,
                 extra={"topic": name, "group": self.group},
             )
-        self._missing = missing
-        by_hand = self.assigned if self.topics is None else ()
-        beyond = {tp for tp in by_hand if tp.topic in view.topics and view.partition(tp) is None}
-        for tp in sorted(beyond - self._beyond):
+        self._missing_topics = missing
+        assigned_by_hand = self.assigned if self.topics is None else ()
+        beyond = {tp for tp in assigned_by_hand if tp.topic in view.topics and view.partition(tp) is None}
+        for tp in sorted(beyond - self._missing_partitions):
             _LOG.warning(
                 "there is no partition %s: the consumer waits until it is added; the topic has %d",
                 tp,
                 view.topics[tp.topic].partitions,
                 extra={"topic": tp.topic, "group": self.group},
             )
-        self._beyond = beyond
+        self._missing_partitions = beyond
 
     # Where in them ----------------------------------------------------------------------------------------------------
 
     def chains(self, view: View) -> set[int]:
-        """The chains that a poll has to read: of its partitions, its group, and of open transactions in them."""
-        numbers = {CATALOG} if self.topics is not None or self._missing or self._beyond else set[int]()
-        if self.group is not None and (self.shared or self._unlocated()):
+        """Return the chains that a poll has to read: of the partitions, the group, and open transactions in them."""
+        numbers = (
+            {CATALOG} if self.topics is not None or self._missing_topics or self._missing_partitions else set[int]()
+        )
+        if self.group is not None and (self.shared or self._without_position()):
             numbers.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
             numbers.add(chain_of_partition(tp, view.chains))
             log = view.log(tp)
             numbers |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
-        return numbers | {chain_of_producer(producer_id) for producer_id in self.pending(view)}
+        return numbers | {chain_of_producer(producer_id) for producer_id in self.pending_producers(view)}
 
-    def _unlocated(self) -> list[TopicPartition]:
-        """The partitions whose position has to be looked up."""
+    def _without_position(self) -> list[TopicPartition]:
+        """Return the partitions whose position has to be looked up."""
         return [tp for tp, part in self.assigned.items() if part.flow is None]
 
-    def pending(self, view: View) -> set[int]:
-        """The producers with pending offsets of the group at which to begin (OFF-10)."""
+    def pending_producers(self, view: View) -> set[int]:
+        """Return the producers whose pending offsets decide where partitions begin (OFF-10)."""
         group = view.groups.get(self.group) if self.group is not None else None
         if group is None or not group.pending:
             return set()
-        tps = self._unlocated()
+        tps = self._without_position()
         return {producer_id for producer_id in group.pending if any(tp in group.pending[producer_id] for tp in tps)}
 
-    def blocked_by(self, view: View) -> set[int]:
-        """The producers whose open transactions block records to read, or offsets at which to begin."""
-        producer_ids = self.pending(view)
+    def blocking_producers(self, view: View) -> set[int]:
+        """Return the producers whose open transactions block records, or offsets at which to begin."""
+        producer_ids = self.pending_producers(view)
         if self.isolation is Isolation.READ_COMMITTED:
             for tp in self.assigned:
                 log = view.log(tp)
@@ -315,7 +317,7 @@ class Positions:
         )
 
     def committed_past_end(self, view: View) -> dict[TopicPartition, int]:
-        """The group's committed offsets at which to begin that are past the end of their log in this view.
+        """Return the group's committed offsets at which to begin that are past the end of their log in this view.
 
         A closed cut does not exclude this: the group's chain may be read after the commit of the offset, and the
         partition's chain before the append of its records.
@@ -331,7 +333,7 @@ class Positions:
         return offsets
 
     def update(self, view: View) -> list[TopicPartition]:
-        """Look up missing positions, and plan the records that can be read now in all partitions that are not paused.
+        """Look up missing positions, and plan the readable records of all partitions that are not paused.
 
         A deleted partition has none, and does not keep the others from being read.
 
@@ -343,7 +345,7 @@ class Positions:
             OffsetOutOfRangeError: A position is out of range, and the reset policy is ``none``.
         """
         self._follow_topics(view)
-        pending = []
+        waiting = []
         for tp, part in self.assigned.items():
             log = view.partitions.get(tp)
             if log is None:
@@ -357,11 +359,11 @@ class Positions:
                 if not part.paused:
                     flow.plan(log, self.isolation)
             except UnstableOffsetCommitError:
-                pending.append(tp)
-        return pending
+                waiting.append(tp)
+        return waiting
 
     def locate(self, view: View, part: AssignedPartition) -> Flow:
-        """The flow of a partition, at a position inside the log.
+        """Return the flow of a partition, at a position inside the log.
 
         Raises:
             UnknownTopicOrPartitionError: The partition does not exist.
@@ -376,7 +378,7 @@ class Positions:
             part.move(None)
             part.topic_id, part.origin, part.late = topic.topic_id, None, True
         if part.flow is None:
-            position = self._beginning(view, part, partition)
+            position = self._start_offset(view, part, partition)
             part.origin = position if part.origin is None else part.origin
             part.flow, part.begin = Flow(part.tp, self.columns(topic), position), None
         elif part.flow.columns.topic.version != topic.version:
@@ -386,12 +388,12 @@ class Positions:
         if not partition.log_start <= position <= partition.high_watermark:
             if self.reset is Reset.NONE:
                 check_offset(part.tp, partition, self.isolation, position)
-            part.flow.seek(self._end(view, part, partition, self.reset))
+            part.flow.seek(self._reset_offset(view, part, partition, self.reset))
         return part.flow
 
-    def _beginning(self, view: View, part: AssignedPartition, partition: Partition) -> int:
+    def _start_offset(self, view: View, part: AssignedPartition, partition: Partition) -> int:
         if isinstance(part.begin, Reset):
-            part.origin = self._end(view, part, partition, part.begin)
+            part.origin = self._reset_offset(view, part, partition, part.begin)
             return part.origin
         if part.begin is not None:
             return part.begin
@@ -406,16 +408,16 @@ class Positions:
             msg = f"{who} has no committed offset in {part.tp}"
             msg = f"{msg}, and auto_offset_reset is 'none', so no position is known: call seek() first"
             raise OffsetOutOfRangeError(msg)
-        return self._end(view, part, partition, Reset.EARLIEST if part.late else self.reset)
+        return self._reset_offset(view, part, partition, Reset.EARLIEST if part.late else self.reset)
 
-    def _end(self, view: View, part: AssignedPartition, partition: Partition, which: Reset | timedelta) -> int:
+    def _reset_offset(self, view: View, part: AssignedPartition, partition: Partition, which: Reset | timedelta) -> int:
         if isinstance(which, timedelta):
-            offset = self._first_since(view, part.tp, which)
+            offset = self._first_offset_since(view, part.tp, which)
             return offset if offset is not None else partition.read_limit(self.isolation)
         return partition.log_start if which is Reset.EARLIEST else partition.read_limit(self.isolation)
 
     def positions(self, view: Callable[[], View]) -> dict[TopicPartition, int]:
-        """The positions, those after a seek included; a sought end of a log is looked up (one GET).
+        """Return the positions, including sought ones; a sought end of a log is looked up (one GET).
 
         Partitions that the group's committed offset decides have none before the next poll.
         """
@@ -428,18 +430,18 @@ class Positions:
         return {
             tp: part.position
             for tp, part in self.assigned.items()
-            if part.position is not None and tp.topic not in self._missing
+            if part.position is not None and tp.topic not in self._missing_topics
         }
 
     def columns(self, topic: CatalogTopic) -> Columns:
-        """All columns of a topic, as it is now."""
+        """Return all columns of a topic in its current version."""
         key = (topic.topic_id, topic.version)
         if key not in self._columns:
             self._columns[key] = Columns(topic)
         return self._columns[key]
 
 
-def _assignment(view: View, tp: TopicPartition) -> AssignedPartition:
+def _new_assignment(view: View, tp: TopicPartition) -> AssignedPartition:
     topic = view.topics.get(tp.topic)
     return AssignedPartition(tp, topic.topic_id if topic is not None else None)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.reading import T0, T1, append, begin, commit, new_store, read_all, texts
 from txnstore.consumer import Consumer
-from txnstore.consumer.fetcher import PolledRows, Poller, drain, fetch_ahead
+from txnstore.consumer.fetcher import PolledRows, Poller, fetch_ahead, take_rows
 from txnstore.consumer.flow import Flow
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import MemberLease
@@ -22,13 +22,13 @@ from txnstore.store import Store
 from txnstore.testing import ManualClock
 
 READING = places(
-    Consumer.poll, Consumer._poll, Poller.poll, Poller.all_or_nothing, Poller._take, drain, fetch_ahead,
+    Consumer.poll, Consumer._poll, Poller.poll, Poller.all_or_nothing, Poller._take_rows, take_rows, fetch_ahead,
     PolledRows.records,
-    Flow.plan, Flow.take, Flow._next_rows, Flow._end_slice, Flow._pass_gap, Positions.update, Positions._locate,
+    Flow.plan, Flow.take, Flow._next_table, Flow._end_slice, Flow._pass_gap, Positions.update, Positions._locate,
 )  # fmt: skip
 SHARING = places(
     ConsumerGroup.follow, GroupMembership.follow, GroupMembership._join, GroupMembership._submit,
-    GroupMembership._assign, GroupMembership._call, Positions.begin_sharing, Positions.share,
+    GroupMembership._assign, GroupMembership._call_back, Positions.begin_sharing, Positions.share,
 )  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def test_loop_interrupted_anywhere_skips_no_record(store: Store) -> None:
             return interrupted
 
     # After PrefetchedRecords.next has moved the position, no signal can come before the record is returned.
-    interrupted = places(Consumer._prefetch, Consumer._fetch_ahead, PrefetchedRecords.__init__)
+    interrupted = places(Consumer._prefetch, Consumer._poll_records, PrefetchedRecords.__init__)
     assert len(list(everywhere(interrupted, attempt))) > 50
 
 
