@@ -58,7 +58,7 @@ def upload_all(producer: Producer) -> list[NewBatch]:
 def registration(producer: Producer) -> Append:
     """Upload all batches; the command that registers them and the offsets, whose partitions the caller adds itself."""
     command = producer._sender.txn.append(_uploaded(producer)).command
-    producer._sender._change(Transaction.with_started)
+    producer._sender._change_txn(Transaction.with_started)
     return cast("Append", command)
 
 
@@ -66,7 +66,7 @@ def _uploaded(producer: Producer) -> list[ProducerBatch]:
     with producer._sender._lock.own:
         producer._sender.buffer.seal_all()
     producer._sender._upload_together(None)
-    return producer._sender._uploaded()
+    return producer._sender._collect_uploaded()
 
 
 def running_uploads(producer: Producer) -> list[Task[Any]]:
@@ -88,12 +88,12 @@ def watch_tables(producer: Producer, watch: Callable[[], None]) -> None:
 
 def forget_end(producer: Producer) -> None:
     """Continue with the open transaction, as if the producer did not know that it is prepared."""
-    producer._sender._change(lambda txn: replace(txn, state=ProducerState.IN_TRANSACTION))
+    producer._sender._change_txn(lambda txn: replace(txn, state=ProducerState.IN_TRANSACTION))
 
 
 def set_epoch(producer: Producer, epoch: int) -> None:
     """Let the producer have another epoch."""
-    producer._sender._change(lambda txn: replace(txn, identity=replace(txn.identity, epoch=epoch)))
+    producer._sender._change_txn(lambda txn: replace(txn, identity=replace(txn.identity, epoch=epoch)))
 
 
 def linger_loop(producer: Producer) -> Task[None]:
@@ -103,7 +103,7 @@ def linger_loop(producer: Producer) -> Task[None]:
 
 def set_retry_pause(producer: Producer, seconds: float) -> None:
     """The pause after a failed flush of the thread."""
-    producer._linger._again = seconds
+    producer._linger._retry_seconds = seconds
 
 
 @contextmanager

@@ -77,7 +77,7 @@ TRANSACTIONS = (
     ),
     Mutant(
         "sequences of a transaction start at 1",
-        Transaction.numbered,
+        Transaction.number_batches,
         "$sequence = $following.get($batch.tp, 0)",
         "$sequence = $following.get($batch.tp, 1)",
     ),

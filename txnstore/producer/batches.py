@@ -22,11 +22,11 @@ RECORD_OVERHEAD = 32
 #: The same for a row that is kept as an Arrow table of its own.
 TABLE_OVERHEAD = 1024
 #: Fewer batches are not worth a common conversion.
-_FEW = 2
+_MIN_BATCHES = 2
 
 
 class StickyPartitioner:
-    """Chooses a partition for records without a key: one and the same for a batch, another for the next (KIP-480).
+    """Chooses a partition for records without a key: the same one until a batch ends (KIP-480).
 
     So the batches of a slow producer are as large as they can be, and in the long run every partition gets its share.
     ``rng`` decides; a seeded one makes the choice repeatable. Not locked: its producer calls it under its own lock.
@@ -42,19 +42,19 @@ class StickyPartitioner:
         self._previous: dict[str, int] = {}
 
     def partition(self, topic: str, partitions: int) -> int:
-        """The partition for the next record of the topic; it stays until :meth:`new_batch`."""
+        """Return the partition for the next record of the topic; it stays until :meth:`new_batch`."""
         chosen = self._current.get(topic)
         if chosen is None or chosen >= partitions:
-            chosen = self._current[topic] = self._choose(self._previous.get(topic), partitions)
+            chosen = self._current[topic] = self._choose_partition(self._previous.get(topic), partitions)
         return chosen
 
     def new_batch(self, topic: str) -> None:
-        """The batch of the topic is closed: the next record goes to another partition, if there is one."""
+        """Choose another partition for the topic, if there is one: its batch is closed."""
         chosen = self._current.pop(topic, None)
         if chosen is not None:
             self._previous[topic] = chosen
 
-    def _choose(self, previous: int | None, partitions: int) -> int:
+    def _choose_partition(self, previous: int | None, partitions: int) -> int:
         if previous is None or previous >= partitions or partitions == 1:
             return self._rng.randrange(partitions)
         # One of the others, each with the same chance.
@@ -111,7 +111,7 @@ class ProducerBatch:
         self._callbacks: list[Callable[[], None]] = []
 
     def add_record(self, record: Any, size: int) -> int:
-        """Add a record, or a row as :class:`RowFormat` returns it; returns its row number."""
+        """Add a record, or a row as :class:`RowFormat` returns it; return its row number."""
         rows = self._rows
         if rows is None:
             rows = self._new_rows()
@@ -122,52 +122,52 @@ class ProducerBatch:
 
     def _new_rows(self) -> list[Any]:
         rows: list[Any] = []
-        base = self._end()
+        base = self._row_count()
         self._pieces.append((base, rows))
         self._base, self._rows = base, rows
         return rows
 
     def add_table(self, table: pa.Table, overhead: int = 0) -> int:
-        """Add rows of the topic's stored schema; returns the number of the first one."""
-        first = self._end()
+        """Add rows of the topic's stored schema; return the number of the first one."""
+        first = self._row_count()
         self._rows = None
         self.bytes += table.nbytes + overhead
         self._pieces.append((first, table))
         return first
 
-    def _end(self) -> int:
+    def _row_count(self) -> int:
         if not self._pieces:
             return 0
         base, piece = self._pieces[-1]
         return base + len(piece)
 
     def count(self) -> None:
-        """Set ``rows`` to the number of rows, when the batch is sealed."""
-        self.rows = self._end()
+        """Set ``rows`` to the number of rows. Called when the batch is sealed."""
+        self.rows = self._row_count()
 
     def table(self, now_ms: int, row_format: RowFormat | None = None) -> pa.Table:
-        """All rows as one table, which stays until :meth:`end_upload`, so that an upload can be repeated."""
+        """Return all rows as one table, which stays until :meth:`end_upload`, so that an upload can be repeated."""
         if self._table is None:
             tables = [self._as_table(piece, now_ms, row_format) for _, piece in self._pieces if len(piece)]
-            self.keep(pa.concat_tables(tables or [self.writer.stored.empty_table()]))
+            self.keep_table(pa.concat_tables(tables or [self.writer.stored.empty_table()]))
         return self._table
 
     @property
     def records(self) -> list[RecordTuple] | None:
-        """All rows as Kafka records, if they were sent one by one, and were not converted yet; else None."""
+        """All rows as Kafka records if they were sent one by one and are not converted yet, else None."""
         pieces = self._pieces
         if self.writer.schema is not None or self._table is not None or len(pieces) != 1:
             return None
         piece = pieces[0][1]
         return piece if isinstance(piece, list) else None
 
-    def keep(self, table: pa.Table) -> None:
+    def keep_table(self, table: pa.Table) -> None:
         """Keep all rows as a table, as :meth:`table` does."""
         self._table = table
         self._pieces, self._rows = [], None
 
     def end_upload(self, uploaded: NewBatch | Exception) -> None:
-        """Note how the upload ended, and drop the rows."""
+        """Record the result of the upload, and drop the rows."""
         self.uploaded = self.uploaded or uploaded
         self.release()
 
@@ -176,7 +176,7 @@ class ProducerBatch:
         self._pieces, self._rows, self._table = [], None, None
 
     def forget_upload(self) -> None:
-        """Drop what the log has: a future keeps its batch, which would keep an inlined segment."""
+        """Drop the upload of a registered batch: a future keeps its batch, which would keep inlined bytes."""
         self.upload = self.uploaded = None
 
     @property
@@ -186,18 +186,18 @@ class ProducerBatch:
         return self.uploaded
 
     @property
-    def registrable(self) -> bool:
-        """Whether it is uploaded and not settled."""
+    def is_registrable(self) -> bool:
+        """Whether the batch is uploaded and not settled."""
         return isinstance(self.uploaded, NewBatch) and not self.settled
 
     def take_upload(self) -> bool:
-        """Take the batch from a task that has not begun, or that an interrupt has ended; False if it needs no other."""
+        """Take the batch from a task that did not begin, or was interrupted; False if it needs no other task."""
         assert self.upload is not None
         taken = self.upload.cancel() or self.upload.done()
         return taken and self.uploaded is None and not self.abandoned  # Read last: it is set before the task is done.
 
     def abandon(self) -> None:
-        """Neither begin nor repeat the upload."""
+        """Prevent the upload from being started or repeated."""
         assert self.upload is not None
         self.abandoned = True
         self.upload.cancel()
@@ -218,7 +218,7 @@ class ProducerBatch:
         return self.outcome is not None
 
     def settle(self, outcome: Appended | Exception) -> bool:
-        """Set the outcome, unless there is one, and wake all that wait for it; whether this is the outcome."""
+        """Set the outcome, unless there is one, and wake the waiters; return whether this is the outcome."""
         if self.outcome is None:
             self.outcome = outcome
         for waiter in tuple(self.waiters):  # One that gives up removes itself.
@@ -241,14 +241,14 @@ class ProducerBatch:
             self.call_back()
 
 
-def convert_together(batches: Sequence[ProducerBatch], now_ms: int) -> None:
-    """Convert the records of batches of a topic in one step: for few records each, most of the work is per step.
+def convert_batches(batches: Sequence[ProducerBatch], now_ms: int) -> None:
+    """Convert the records of several batches of a topic in one step, which is faster for small batches.
 
     Batches with rows of another kind are left out. If the records cannot be converted, each batch is left to its own
     conversion, which fails it alone.
     """
     lists = [(batch, records) for batch in batches if (records := batch.records)]
-    if len(lists) < _FEW:
+    if len(lists) < _MIN_BATCHES:
         return
     try:
         table = records_to_table([record for _, records in lists for record in records], now_ms)
@@ -256,12 +256,12 @@ def convert_together(batches: Sequence[ProducerBatch], now_ms: int) -> None:
         return
     first = 0
     for batch, records in lists:
-        batch.keep(table.slice(first, len(records)))
+        batch.keep_table(table.slice(first, len(records)))
         first += len(records)
 
 
-def rounds(batches: Sequence[ProducerBatch]) -> list[list[ProducerBatch]]:
-    """Batches in order, cut where a partition would get more of them than its producer window remembers.
+def split_for_window(batches: Sequence[ProducerBatch]) -> list[list[ProducerBatch]]:
+    """Split batches into rounds in which no partition has more than its producer window remembers.
 
     A repeated append is recognised by that window, so one entry carries at most five batches per partition.
     """

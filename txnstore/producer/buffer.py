@@ -24,7 +24,7 @@ from txnstore.segment.partition import key_bytes, partition_array, split_by_part
 
 
 class Buffer:
-    """The batches that are not settled. It has no lock: its sender calls it with its own, and reads with or without.
+    """The batches that are not settled. It has no lock: the sender changes it with its own lock.
 
     A batch is in ``_open`` until it is sealed, then in ``sealed`` until it is settled.
 
@@ -65,7 +65,7 @@ class Buffer:
     # Adding records ---------------------------------------------------------------------------------------------------
 
     def open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None) -> ProducerBatch:
-        """The open batch of the partition: ``partition``, that of the key, or the sticky one."""
+        """Return the open batch of ``partition``, else of the key's partition, else of the sticky one."""
         sticky = key is None and partition is None
         if partition is None:
             name, count = version.topic.name, version.partitions
@@ -84,17 +84,19 @@ class Buffer:
     def add_table(self, piece: TablePiece, table: pa.Table, partition: int | None) -> list[TablePart]:
         """Add the rows of a piece to the open batches of their partitions."""
         version = piece.version
-        numbers = self._partitions(version, table, partition)
+        numbers = self._row_partitions(version, table, partition)
         parts: list[TablePart] = []
         split = split_by_partition(table, numbers, version.partitions)
         if piece.shared and len(split) == 1:  # A split into several tables has copied them.
             split = [(number, copied(rows)) for number, rows in split]
         for number, rows in split:
-            parts += self._add(version, number, rows, _Places(numbers, number, piece.first))
+            parts += self._add_rows(version, number, rows, _RowNumbers(numbers, number, piece.first))
         return parts
 
-    def _add(self, version: TopicVersion, number: int, rows: pa.Table, places: _Places) -> Iterator[TablePart]:
-        """Add the rows to batches, in parts that do not exceed the batch size by much."""
+    def _add_rows(
+        self, version: TopicVersion, number: int, rows: pa.Table, row_numbers: _RowNumbers
+    ) -> Iterator[TablePart]:
+        """Add rows to open batches, in parts that exceed the batch size by little."""
         at, average = 0, max(1, rows.nbytes // max(1, rows.num_rows))
         event_time = version.writer.event_time
         while at < rows.num_rows:
@@ -102,13 +104,13 @@ class Buffer:
             count = min(rows.num_rows - at, max(1, (self.batch_bytes - batch.bytes) // average + 1))
             piece = rows.slice(at, count)
             times = piece[event_time] if event_time is not None else None
-            yield TablePart(batch, batch.add_table(piece), count, places.after(at), times)
+            yield TablePart(batch, batch.add_table(piece), count, row_numbers.skipping(at), times)
             at += count
             self.bytes += piece.nbytes
             if batch.bytes >= self.batch_bytes:
                 self.seal(batch)
 
-    def _partitions(self, version: TopicVersion, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
+    def _row_partitions(self, version: TopicVersion, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
         column = version.writer.key_column
         if partition is not None:
             version.check_number(partition)
@@ -129,7 +131,7 @@ class Buffer:
         if not batch.sealed:
             batch.count()
         if batch.rows and not batch.sealed:
-            batch.upload = self._uploads.task((batch,))
+            batch.upload = self._uploads.upload_task((batch,))
             # An interrupt before this line leaves an open batch; one after it a sealed batch that is still in _open.
             self.sealed[batch], batch.sealed = None, True
             self._uploading.append(batch)
@@ -140,13 +142,13 @@ class Buffer:
         self._sticky.new_batch(batch.tp.topic)
 
     def seal_all(self) -> list[ProducerBatch]:
-        """Seal every open batch; returns all batches."""
+        """Seal every open batch, and return all batches."""
         for batch in list(self._open.values()):
             self.seal(batch)
         return list(self.sealed)
 
     def seal_largest(self) -> list[ProducerBatch]:
-        """Seal the largest batches until less than half of the buffer is open; returns them."""
+        """Seal the largest batches until less than half of the buffer is open, and return them."""
         sealed: list[ProducerBatch] = []
         open_bytes = sum(batch.bytes for batch in self._open.values())
         for batch in sorted(self._open.values(), key=lambda batch: batch.bytes, reverse=True):
@@ -165,14 +167,14 @@ class Buffer:
         self.bytes = sum(batch.bytes for batch in (*self._open.values(), *self._uploading))
 
     def forget(self, batches: Sequence[ProducerBatch]) -> None:
-        """Remove batches that are settled."""
+        """Remove settled batches."""
         for batch in batches:
             self.sealed.pop(batch, None)
             batch.release()
         self.count()
 
     def abandon(self) -> list[ProducerBatch]:
-        """Abandon all batches: seal the open ones, start no upload, repeat none.
+        """Abandon all batches: seal the open ones, and neither start nor repeat an upload.
 
         Returns:
             All batches; they stay in the buffer until :meth:`forget`.
@@ -184,7 +186,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _RowNumbers:
     """The row numbers of a sent table that went to one partition, computed on demand.
 
     Attributes:
@@ -199,8 +201,8 @@ class _Places:
     first: int
     skip: int = 0
 
-    def after(self, rows: int) -> _Places:
-        return _Places(self.numbers, self.number, self.first, rows)
+    def skipping(self, rows: int) -> _RowNumbers:
+        return _RowNumbers(self.numbers, self.number, self.first, rows)
 
     def __call__(self, count: int) -> npt.NDArray[np.int64]:
         rows = np.flatnonzero(self.numbers == self.number)[self.skip : self.skip + count]

@@ -46,8 +46,8 @@ class RecordMetadata:
     timestamp: int
 
 
-def _seconds(timeout: float | None) -> float | None:
-    """The seconds of a wait: at most as many as a thread can wait for."""
+def _bounded_seconds(timeout: float | None) -> float | None:
+    """Check a timeout, and bound it by the longest time that a thread can wait."""
     if timeout is None:
         return None
     seconds = check_seconds("timeout", timeout, least=None)
@@ -56,8 +56,8 @@ def _seconds(timeout: float | None) -> float | None:
     return min(seconds, threading.TIMEOUT_MAX)
 
 
-class Waits(Protocol):
-    """What a future calls of the sender."""
+class BatchWaiter(Protocol):
+    """The part of the sender that futures call."""
 
     def wait(self, batch: ProducerBatch, timeout: float | None) -> Appended:
         """Flush, wait for the outcome of a batch, and return its offsets."""
@@ -72,7 +72,7 @@ class _SendFuture(Generic[T]):
     def _batches(self) -> Sequence[ProducerBatch]:
         raise NotImplementedError
 
-    def _value(self, timeout: float | None) -> T:
+    def _wait_for_value(self, timeout: float | None) -> T:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class _SendFuture(Generic[T]):
         return not self.done()
 
     def cancelled(self) -> bool:
-        """Always False: a sent record is taken back only by aborting its transaction."""
+        """Return False: only the abort of its transaction takes back a sent record."""
         return False
 
     def cancel(self) -> bool:
@@ -107,7 +107,7 @@ class _SendFuture(Generic[T]):
             TxnStoreError: The send failed.
             InvalidConfigError: ``timeout`` is no number.
         """
-        return self._value(_seconds(timeout))
+        return self._wait_for_value(_bounded_seconds(timeout))
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Wait as :meth:`result` does, and return the error of the send, or None.
@@ -118,9 +118,9 @@ class _SendFuture(Generic[T]):
         Raises:
             TimeoutError: The outcome is not known after ``timeout`` seconds.
         """
-        seconds = _seconds(timeout)
+        seconds = _bounded_seconds(timeout)
         try:
-            self._value(seconds)
+            self._wait_for_value(seconds)
         except TimeoutError:
             raise
         except Exception as error:
@@ -159,7 +159,7 @@ class RecordFuture(_SendFuture[RecordMetadata]):
 
     __slots__ = ("_batch", "_row", "_sender", "_timestamp")
 
-    def __init__(self, sender: Waits, batch: ProducerBatch, row: int, timestamp: int | None) -> None:
+    def __init__(self, sender: BatchWaiter, batch: ProducerBatch, row: int, timestamp: int | None) -> None:
         self._sender = sender
         self._batch = batch
         self._row = row
@@ -168,7 +168,7 @@ class RecordFuture(_SendFuture[RecordMetadata]):
     def _batches(self) -> Sequence[ProducerBatch]:
         return (self._batch,)
 
-    def _value(self, timeout: float | None) -> RecordMetadata:
+    def _wait_for_value(self, timeout: float | None) -> RecordMetadata:
         appended = self._sender.wait(self._batch, timeout)
         moment = appended.timestamp if self._timestamp is None else self._timestamp
         offset = appended.base_offset + self._row if appended.base_offset >= 0 else -1
@@ -183,14 +183,14 @@ class TablePart:
         batch: The batch.
         first: The number of the first of these rows in the batch.
         count: The number of rows.
-        places: Called with ``count``, returns the row numbers in the table.
+        row_numbers: Called with ``count``, returns the row numbers in the table.
         times: The event times of the rows; None: the time of the append.
     """
 
     batch: ProducerBatch
     first: int
     count: int
-    places: Callable[[int], npt.NDArray[np.int64]]
+    row_numbers: Callable[[int], npt.NDArray[np.int64]]
     times: pa.ChunkedArray | None = None
 
 
@@ -199,14 +199,14 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
 
     __slots__ = ("_parts", "_sender")
 
-    def __init__(self, sender: Waits, parts: Sequence[TablePart]) -> None:
+    def __init__(self, sender: BatchWaiter, parts: Sequence[TablePart]) -> None:
         self._sender = sender
         self._parts = parts
 
     def _batches(self) -> Sequence[ProducerBatch]:
         return list({id(part.batch): part.batch for part in self._parts}.values())
 
-    def _value(self, timeout: float | None) -> list[RecordMetadata]:
+    def _wait_for_value(self, timeout: float | None) -> list[RecordMetadata]:
         deadline = None if timeout is None else monotonic() + timeout
         by_row: dict[int, RecordMetadata] = {}
         for part in self._parts:
@@ -216,7 +216,7 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
             moments = [appended.timestamp] * part.count
             if part.times is not None:
                 moments = as_milliseconds(part.times, "timestamp").cast(pa.int64()).to_pylist()
-            for at, (row, moment) in enumerate(zip(part.places(part.count).tolist(), moments, strict=True)):
+            for at, (row, moment) in enumerate(zip(part.row_numbers(part.count).tolist(), moments, strict=True)):
                 offset = base + at if appended.base_offset >= 0 else -1
                 by_row[row] = RecordMetadata(topic, partition, offset, moment)
         return [by_row[row] for row in sorted(by_row)]

@@ -28,11 +28,11 @@ _ABORTED = f"{_OPEN_AT_EXIT}: its open transaction was aborted, with all records
 _NOT_ABORTED = f"{_OPEN_AT_EXIT}, and its open transaction could not be aborted, which its timeout does: %s"
 
 
-class Flushing(Protocol):
-    """What the thread, and the exit of the interpreter, call of the sender."""
+class FlushedSender(Protocol):
+    """The part of the sender that the background thread and the exit of the interpreter call."""
 
     def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
-        """Flush; returns the error that prevented it, or None."""
+        """Flush; return the error that prevented it, or None."""
         ...
 
     @property
@@ -46,18 +46,18 @@ class Flushing(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush, or abort the open transaction; then refuse further calls. Raises failures that none has raised yet."""
+        """Flush, or abort the open transaction; then refuse further calls. Raises errors not reported so far."""
         ...
 
 
 #: What a caller waits for: the error that prevented the flush, or None.
 Waiter: TypeAlias = SimpleQueue[Exception | None]
 #: A sender to flush, and the waiter to wake afterwards; None instead of a sender ends the thread.
-_Order = tuple[Flushing | None, Waiter | None]
+_FlushOrder = tuple[FlushedSender | None, Waiter | None]
 
 
 class Linger:
-    """The thread and the queue of its orders.
+    """The background thread of a sender, and the queue of its orders.
 
     The thread refers to the sender only while it serves an order, so a producer without other references is flushed,
     then collected, and its thread ends.
@@ -68,14 +68,14 @@ class Linger:
         again: Seconds until a failed flush is repeated.
     """
 
-    def __init__(self, sender: Flushing, seconds: float | None, again: float = _RETRY_PAUSE) -> None:
+    def __init__(self, sender: FlushedSender, seconds: float | None, again: float = _RETRY_PAUSE) -> None:
         self._sender = weakref.ref(sender)
         #: The orders of all threads, which the thread serves one by one.
-        self._orders: SimpleQueue[_Order] = SimpleQueue()
-        self._seconds = seconds
-        self._again = again
+        self._orders: SimpleQueue[_FlushOrder] = SimpleQueue()
+        self._linger_seconds = seconds
+        self._retry_seconds = again
         #: Whether :meth:`stop` was called; never reset.
-        self._stopped = False
+        self._is_stopped = False
         #: The process that has the thread; a forked child has none.
         self._pid = os.getpid()
         #: What the thread runs. A task runs once, so of two threads only one serves orders.
@@ -92,15 +92,15 @@ class Linger:
             self._start()
 
     def _start(self) -> None:
-        """Start the thread. After an interrupt in between a second one may start; only one runs the loop."""
-        if not self._started and not self._stopped:
+        """Start the thread. A second one, which an interrupt may cause, ends at once: only one runs the loop."""
+        if not self._started and not self._is_stopped:
             start(self.loop.run, "txnstore-linger")
             self._started = True
 
     def wake(self) -> None:
         """Order a flush after the linger time."""
         sender = self._sender()
-        if self._seconds is not None and not self._stopped and sender is not None:
+        if self._linger_seconds is not None and not self._is_stopped and sender is not None:
             self.woken = True
             self._orders.put((sender, None))
 
@@ -111,23 +111,23 @@ class Linger:
 
     def stop(self) -> None:
         """End the thread; the caller flushes the remaining records."""
-        self._stopped = True
+        self._is_stopped = True
         self._orders.put((None, None))
         if self.loop.cancel():
-            _drop(self._orders)  # The thread has not begun, and its orders refer to the sender.
+            _drop_orders(self._orders)  # The thread has not begun, and its orders refer to the sender.
         elif not self.loop.runs_here:
             self.loop.wait()
 
     def finish(self) -> None:
-        """Close the sender if its records linger, or if its open transaction would block readers until its timeout.
+        """Close the sender at exit if records linger, or if its transaction would block readers until its timeout.
 
         Logs what is lost with that: an abort, also of records that were flushed, or records that were not written.
         """
         sender = self._sender()
-        if sender is None or self._stopped or self._pid != os.getpid():
+        if sender is None or self._is_stopped or self._pid != os.getpid():
             return
         aborts = sender.holds_transaction
-        if self._seconds is not None or aborts:
+        if self._linger_seconds is not None or aborts:
             try:
                 sender.close()
             except Exception as error:  # noqa: BLE001 - no caller can handle it
@@ -141,22 +141,22 @@ class Linger:
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
-    def due(self, waiters: list[Waiter]) -> bool:
-        """Wait for the linger time or the next order, whose waiter is added; returns False to end the thread."""
+    def wait_until_due(self, waiters: list[Waiter]) -> bool:
+        """Wait for the linger time or the next order, and add its waiter; return False to end the thread."""
         if waiters:
             return True
         try:
-            order, waiter = self._orders.get(timeout=self._seconds or 0.0)
+            order, waiter = self._orders.get(timeout=self._linger_seconds or 0.0)
         except Empty:
             return True
         if waiter is not None:
             waiters.append(waiter)
         return order is not None
 
-    def flush(self, sender: Flushing, waiters: list[Waiter]) -> bool:
-        """Flush until it succeeds, with a pause between two attempts; returns False to end the thread."""
+    def flush(self, sender: FlushedSender, waiters: list[Waiter]) -> bool:
+        """Flush until it succeeds, with a pause between two attempts; return False to end the thread."""
         while True:
-            if self._seconds is not None:
+            if self._linger_seconds is not None:
                 self.woken = False
             error = None
             try:
@@ -166,12 +166,12 @@ class Linger:
             for waiter in waiters:
                 waiter.put(error)
             waiters.clear()
-            if error is None or self._seconds is None or not sender.has_more:
+            if error is None or self._linger_seconds is None or not sender.has_more:
                 return True
             _LOG.warning("records wait for another flush: %s", error, extra={"error": str(error)})
             self.woken = True
             try:
-                order, another = self._orders.get(timeout=self._again)
+                order, another = self._orders.get(timeout=self._retry_seconds)
             except Empty:
                 continue
             if order is None:
@@ -180,40 +180,40 @@ class Linger:
                 waiters.append(another)
 
 
-def _run(orders: SimpleQueue[_Order], linger: Linger) -> None:
-    while _serve(orders, linger):
+def _run(orders: SimpleQueue[_FlushOrder], linger: Linger) -> None:
+    while _serve_order(orders, linger):
         pass
-    _drop(orders)
+    _drop_orders(orders)
 
 
-def _drop(orders: SimpleQueue[_Order]) -> None:
-    """Forget all orders: the call that ended the thread settles the batches, which wakes all that wait for them."""
+def _drop_orders(orders: SimpleQueue[_FlushOrder]) -> None:
+    """Drop all orders: the call that ended the thread settles the batches, which wakes their waiters."""
     with suppress(Empty):
         while True:
             orders.get_nowait()
 
 
-def _serve(orders: SimpleQueue[_Order], linger: Linger) -> bool:
-    """Serve one order; False to end the thread. A function, so no variable refers to the sender between two orders."""
+def _serve_order(orders: SimpleQueue[_FlushOrder], linger: Linger) -> bool:
+    """Serve one order; return False to end the thread."""
     sender, waiter = orders.get()
     if sender is None:
         return False
     waiters = [waiter] if waiter is not None else []
-    return linger.due(waiters) and linger.flush(sender, waiters)
+    return linger.wait_until_due(waiters) and linger.flush(sender, waiters)
 
 
 _OPEN: weakref.WeakSet[Linger] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
-    """Close producers with lingering records or open transactions, within a bounded time: the storage may not answer.
+    """Close producers with lingering records or open transactions at exit, within a bounded time.
 
     A thread that the exit of the interpreter stops in the middle of a flush would lose the records, and would keep the
     store alive, with the database of its ``sql``, whose objects DuckDB then reports as leaked.
     """
     if not _OPEN:
         return
-    task = Task(partial(_finish_each, list(_OPEN)))
+    task = Task(partial(_finish_in_order, list(_OPEN)))
     try:
         start(task.run, "txnstore-close")
     except RuntimeError:  # Newer versions of Python start no threads at this point.
@@ -222,7 +222,7 @@ def _finish_all() -> None:
         _LOG.warning(_LOST, "the storage did not answer", extra={"error": "the storage did not answer"})
 
 
-def _finish_each(lingers: list[Linger]) -> None:
+def _finish_in_order(lingers: list[Linger]) -> None:
     for linger in lingers:
         linger.finish()
 
@@ -231,7 +231,7 @@ atexit.register(_finish_all)
 
 
 def linger_seconds(linger: float | str | None, transactional_id: str | None) -> float | None:
-    """The linger time in seconds, with the default resolved; None: no flush by time."""
+    """Return the linger time in seconds, with the default resolved; None: no flush by time."""
     if linger == "default":
         return 0.1 if transactional_id is None else None
     if linger is None:

@@ -20,7 +20,7 @@ def txn_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
     group: str | GroupMetadata,
 ) -> TxnOffsets:
-    """The part of a command that commits these offsets to a group.
+    """Build the part of a command that commits these offsets to a group.
 
     Raises:
         InvalidConfigError: The mapping, an offset or the group has a wrong type or value.
@@ -38,7 +38,7 @@ def txn_offsets(
 
 
 def check_member(connection: Connection, offsets: TxnOffsets) -> None:
-    """Refuse offsets of a consumer that the group has fenced, as far as this process can know (KIP-447).
+    """Refuse offsets of a consumer that the group has fenced, as far as this process knows (KIP-447).
 
     Kafka sends the offsets of each ``sendOffsetsToTransaction`` to the group's coordinator, whose answer the call
     raises. Here they travel with the next flush or the commit, whose entry decides. The call compares the membership

@@ -1,4 +1,4 @@
-"""The name of a prepared transaction, which an external coordinator stores (KIP-939)."""
+"""The id of a prepared transaction, which an external coordinator stores (KIP-939)."""
 
 from __future__ import annotations
 

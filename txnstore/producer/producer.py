@@ -92,14 +92,14 @@ class Producer:
         self._connection = connection
         txn = Transaction(identity, None if two_phase or transactional_id is None else timeout_ms)
         if keep_prepared:
-            txn = _taken_over(connection, txn)
+            txn = _take_over(connection, txn)
         self._sender = Sender(connection, txn, batch_bytes, buffer_bytes, seconds, delivery_timeout)
         self._linger = self._sender.linger
         if transactional_id is not None:
-            _LOG.info("producer initialized; earlier instances are fenced", extra=self._fields())
+            _LOG.info("producer initialized; earlier instances are fenced", extra=self._log_fields())
 
-    def _fields(self) -> dict[str, object]:
-        """The identity for the log."""
+    def _log_fields(self) -> dict[str, object]:
+        """Return the identity as fields of a log record."""
         return {"transactional_id": self.transactional_id, "producer_id": self.producer_id, "epoch": self.epoch}
 
     # Identity ---------------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Producer:
             InvalidTxnStateError: No transaction is open, or the outcome of its commit is unknown.
             TxnStoreError: The abort failed and may be repeated, unless the error is fatal.
         """
-        extra = self._fields()
+        extra = self._log_fields()
         self._sender.end(Outcome.ABORT)
         _LOG.info("transaction aborted", extra=extra)
         self._sender.end_reported()
@@ -379,9 +379,9 @@ class Producer:
         self.close()
 
 
-def _taken_over(connection: Connection, txn: Transaction) -> Transaction:
+def _take_over(connection: Connection, txn: Transaction) -> Transaction:
     """Continue the transaction that an earlier instance has prepared, if there is one."""
     kept = connection.view(refresh=False).transactions.get(txn.identity.transactional_id or "")
     if kept is not None and kept.is_prepared:
-        return txn.taken_over(PreparedTxn(kept.producer_id, kept.prepared_epoch))
+        return txn.take_over(PreparedTxn(kept.producer_id, kept.prepared_epoch))
     return txn

@@ -46,7 +46,7 @@ def check_record(
     pairs: list[tuple[str, bytes | None]] | None = None
     size = len(key or b"") + len(value or b"")
     if headers:
-        pairs = _headers(topic, headers)
+        pairs = _header_pairs(topic, headers)
         size += sum(len(name) + len(content or b"") for name, content in pairs)
     if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP:
         msg = (
@@ -66,8 +66,8 @@ def _bytes_or_none(topic: str, part: str, data: object) -> bytes | None:
     raise SchemaMismatchError(msg)
 
 
-def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
-    """The headers as pairs, in their order; a name may occur several times."""
+def _header_pairs(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
+    """Return the headers as pairs, in their order; a name may occur several times."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
         checked = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
@@ -113,13 +113,13 @@ class RowFormat:
             SchemaMismatchError: The row does not fit the schema.
         """
         if type(value) is dict:
-            row = self._plain(value, now_ms)
+            row = self._check_plain(value, now_ms)
             if row is not None:
                 return row
-        return self._unusual(value, now_ms)
+        return self._convert_row(value, now_ms)
 
-    def _plain(self, row: dict[Any, Any], now_ms: int) -> tuple[Any, bytes | None, int, int | None] | None:
-        """The same for a row of plain values; None if a value is not plain or the row does not fit the schema."""
+    def _check_plain(self, row: dict[Any, Any], now_ms: int) -> tuple[Any, bytes | None, int, int | None] | None:
+        """Check a row of plain values; None if a value is not plain, or the row does not fit the schema."""
         values: list[Any] = []
         size = columns = 0
         for name, nullable, check in self._checks:
@@ -159,7 +159,7 @@ class RowFormat:
                 return None
         return tuple(values), key, size, moment
 
-    def _unusual(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
+    def _convert_row(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
         writer = self._writer
         if not isinstance(value, Mapping):
             msg = f"topic {writer.topic.name!r} has a schema: send a mapping of its columns, not {type(value).__name__}"
@@ -179,7 +179,7 @@ class RowFormat:
         return table, encoded, table.nbytes, moment
 
     def table(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-        """Rows that :meth:`check` returned as tuples, as a table of the stored schema."""
+        """Convert rows that :meth:`check` returned as tuples to a table of the stored schema."""
         stored = self._writer.stored
         columns = zip(*rows, strict=True)
         load("pandas")  # pa.array imports it, if it is installed.
@@ -187,8 +187,8 @@ class RowFormat:
         return pa.Table.from_arrays(arrays, schema=stored)
 
 
-def check_no_envelope(writer: TopicWriter, key: object, headers: object, timestamp: object) -> None:
-    """Refuse a key, headers and a timestamp, which only records of topics without a schema have."""
+def refuse_envelope(writer: TopicWriter, key: object, headers: object, timestamp: object) -> None:
+    """Refuse key, headers and timestamp, which only records of topics without a schema have."""
     if key is not None or headers is not None or timestamp is not None:
         name = writer.topic.name
         msg = f"topic {name!r} has a schema: its key and timestamp are columns, and it has no headers"
@@ -196,7 +196,7 @@ def check_no_envelope(writer: TopicWriter, key: object, headers: object, timesta
 
 
 #: The value as Arrow takes it for the column's type, and its size in bytes; None: it is not plain, or does not fit.
-_Check = Callable[[Any], tuple[Any, int] | None]
+_ValueCheck = Callable[[Any], tuple[Any, int] | None]
 
 #: Keys of these types are numbers of big-endian bytes (:func:`~txnstore.segment.partition.key_bytes`).
 _PACKERS = {
@@ -210,29 +210,29 @@ _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _UNITS = {"ms": dt.timedelta(milliseconds=1), "us": dt.timedelta(microseconds=1)}
 
 
-def value_check(kind: pa.DataType, *, is_time: bool) -> _Check | None:
-    """The check of plain values of a column; None for types whose values are always converted row by row.
+def value_check(kind: pa.DataType, *, is_time: bool) -> _ValueCheck | None:
+    """Return the check of plain values of a column; None for types that are always converted row by row.
 
     ``is_time``: integers are times in milliseconds.
     """
     if pa.types.is_boolean(kind):
         return lambda value: (value, 1) if type(value) is bool else None
     if pa.types.is_integer(kind):
-        return _integers(kind, is_time=is_time)
+        return _integer_check(kind, is_time=is_time)
     if pa.types.is_float64(kind):
         return lambda value: (value, 8) if type(value) is float else None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _text
+        return _checked_text
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return lambda value: (value, 8 + len(value)) if type(value) is bytes else None
     if pa.types.is_timestamp(kind) and kind.unit in _UNITS:
-        return _moments(kind)
+        return _time_check(kind)
     if pa.types.is_date32(kind):
         return lambda value: (value, 4) if type(value) is dt.date else None
     return None
 
 
-def _integers(kind: pa.DataType, *, is_time: bool) -> _Check:
+def _integer_check(kind: pa.DataType, *, is_time: bool) -> _ValueCheck:
     bits = kind.bit_width
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, 2**bits - 1)
     if is_time:
@@ -241,7 +241,7 @@ def _integers(kind: pa.DataType, *, is_time: bool) -> _Check:
     return lambda value: (value, size) if type(value) is int and low <= value <= high else None
 
 
-def _text(value: Any) -> tuple[Any, int] | None:
+def _checked_text(value: Any) -> tuple[Any, int] | None:
     if type(value) is not str:
         return None
     if value.isascii():
@@ -249,8 +249,9 @@ def _text(value: Any) -> tuple[Any, int] | None:
     return (value, 8 + len(value.encode())) if is_unicode(value) else None
 
 
-def _moments(kind: pa.DataType) -> _Check:
-    """Times as integers of the column's unit. One without a zone does not fit a column that has one.
+def _time_check(kind: pa.DataType) -> _ValueCheck:
+    """Return a check that converts times to integers of the column's unit; the value needs a zone if the column has
+    one.
 
     Tables round towards zero, so a time before 1970 between two units is left to the conversion of tables.
     """
@@ -272,9 +273,9 @@ def _moments(kind: pa.DataType) -> _Check:
 
 
 def check_accepted(writer: TopicWriter, key: bytes | None, size: int) -> None:
-    """Refuse a record that is too large, and one without a key for a compacted topic."""
+    """Refuse a record that is too large, or that lacks the key of a compacted topic."""
     if key is None and writer.config.compacts:
-        raise _keyless(writer)
+        raise _missing_key_error(writer)
     check_size(writer, size)
 
 
@@ -285,8 +286,8 @@ def check_size(writer: TopicWriter, size: int) -> None:
         raise RecordTooLargeError(msg)
 
 
-def _keyless(writer: TopicWriter) -> InvalidRecordError:
-    """The error of a record without a key for a compacted topic (CMP-19)."""
+def _missing_key_error(writer: TopicWriter) -> InvalidRecordError:
+    """Return the error for a record without a key in a compacted topic (CMP-19)."""
     column = "key" if writer.schema is None else f"column {writer.key_column!r}"
     msg = f"topic {writer.topic.name!r} is compacted by key, so the {column} of a record must not be null"
     return InvalidRecordError(msg)
@@ -299,9 +300,9 @@ def check_rows(writer: TopicWriter, table: pa.Table) -> None:
 
 
 def check_values(writer: TopicWriter, table: pa.Table) -> None:
-    """Refuse rows that lack the key of a compacted topic, and times outside the years 1 to 9999, whatever the sizes."""
+    """Refuse rows that lack the key of a compacted topic, and times outside the years 1 to 9999; no sizes."""
     if writer.config.compacts and (writer.key_column is None or table.column(writer.key_column).null_count):
-        raise _keyless(writer)
+        raise _missing_key_error(writer)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if has_times(column.type) or name == writer.event_time:
             _check_times(writer.topic.name, name, column)
@@ -322,7 +323,7 @@ def _check_times(topic: str, name: str, column: Any) -> None:
         return
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     for chunk in chunks:
-        for field, values in _inside(chunk):
+        for field, values in _nested_values(chunk):
             if has_times(values.type):
                 _check_times(topic, f"{name}.{field}", values)
 
@@ -351,8 +352,8 @@ def _check_flat_times(topic: str, name: str, column: Any) -> None:
     raise SchemaMismatchError(msg)
 
 
-def _inside(array: Any) -> list[tuple[str, Any]]:
-    """The values inside of a nested array, without those of null rows, by the name of the field."""
+def _nested_values(array: Any) -> list[tuple[str, Any]]:
+    """Return the values inside a nested array by field name, without those of null rows."""
     if pa.types.is_struct(array.type):
         return list(zip([field.name for field in array.type], array.flatten(), strict=True))
     if not pa.types.is_map(array.type):

@@ -46,12 +46,12 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownOutcomeError,
 )
-from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, ProducerBatch, rounds
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, ProducerBatch, split_for_window
 from txnstore.producer.buffer import Buffer
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
-from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_no_envelope, check_record
+from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_record, refuse_envelope
 from txnstore.producer.topics import REFUSALS, TablePiece, Topics, TopicVersion
 from txnstore.producer.transaction import ABORTED_BY_CLOSE, PendingCommand, ProducerEvent, ProducerState, Transaction
 from txnstore.producer.upload import Uploads
@@ -103,25 +103,25 @@ class Sender:
         self.buffer = Buffer(connection, self.topics, self._uploads, batch_bytes, buffer_bytes)
         #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
         #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
-        self._settled: deque[ProducerBatch] = deque()
+        self._callbacks_due: deque[ProducerBatch] = deque()
         #: The batches that failed in the current call, with their errors. Changed with the turn.
-        self._failed: list[tuple[ProducerBatch, Exception]] = []
+        self._failures: list[tuple[ProducerBatch, Exception]] = []
         self.linger = Linger(self, linger)
         self.closed = False
 
     # State ------------------------------------------------------------------------------------------------------------
 
-    def _set(self, txn: Transaction) -> None:
+    def _set_txn(self, txn: Transaction) -> None:
         """Replace the transaction. The caller holds the lock."""
         takes_records = txn.takes_records
         self.txn, self.takes_records = txn, takes_records
 
-    def _change(self, change: Callable[[Transaction], Transaction]) -> Transaction:
-        """Replace the transaction by the value after a change, and return that."""
+    def _change_txn(self, change: Callable[[Transaction], Transaction]) -> Transaction:
+        """Replace the transaction by the value that ``change`` returns, and return that."""
         with self._lock.own:
             txn = change(self.txn)
             if txn is not self.txn:
-                self._set(txn)
+                self._set_txn(txn)
             return txn
 
     @property
@@ -140,41 +140,41 @@ class Sender:
         self.check_process()
         if self.txn.state in (ProducerState.CLOSED, ProducerState.FATAL_ERROR):
             with self._lock.own:
-                self._check(ProducerEvent.FLUSH)
+                self._check_event(ProducerEvent.FLUSH)
 
     def check_send(self, event: ProducerEvent = ProducerEvent.SEND) -> None:
         """Raise unless records (or offsets) may be sent now. Also raises an unreported error, once."""
         self.check_process()
         with self._lock.own:
-            self._check(event)
+            self._check_event(event)
 
     def check_flushed(self) -> None:
-        """After a flush: raise the error that prevents records from being written, if there is one."""
+        """Raise the error that kept the last flush from writing records, if there is one."""
         self.txn.check_flushed()
         self.raise_unreported()
 
     def raise_unreported(self) -> None:
-        """Raise the error of the background since the last call, if there is one. It is raised once."""
+        """Raise, once, the error of the background since the last call, if there is one."""
         with self._lock.own:
-            self._check(ProducerEvent.CLOSE)
+            self._check_event(ProducerEvent.CLOSE)
 
-    def _check(self, event: ProducerEvent) -> None:
+    def _check_event(self, event: ProducerEvent) -> None:
         """Raise the error of a refused call, or an unreported one. The caller holds the lock."""
         txn = self.txn
         error = txn.unreported if txn.allows(event) else txn.refusal(event)
         if error is not None:
-            self._set(txn.raised(error))
+            self._set_txn(txn.with_raised(error))
             raise error
 
     def begin(self) -> None:
         """Begin a transaction. Nothing is written before its first record (API-02)."""
         self.check_usable()
-        self._change(Transaction.begun)
+        self._change_txn(Transaction.begin)
 
     def add_offsets(self, offsets: TxnOffsets) -> None:
         """Add offsets that the transaction commits."""
         now = self._connection.runtime.monotonic()
-        self._change(lambda txn: txn.with_offsets(offsets, now))
+        self._change_txn(lambda txn: txn.with_offsets(offsets, now))
 
     # Adding records ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Sender:
         moment: int | None
         try:
             if version.row_format is not None:
-                check_no_envelope(version.writer, key, headers, timestamp)
+                refuse_envelope(version.writer, key, headers, timestamp)
                 record, key, size, moment = version.row_format.check(value, now)
             else:
                 moment = now if timestamp is None else timestamp
@@ -222,7 +222,7 @@ class Sender:
         buffer = self.buffer
         with self._lock.own:
             if not self.takes_records:
-                self._check(ProducerEvent.SEND)
+                self._check_event(ProducerEvent.SEND)
             batch = version.sticky if key is None and partition is None else None
             if batch is None or batch.sealed:
                 batch = self._open_batch(version, key, partition)
@@ -235,19 +235,19 @@ class Sender:
             if batch.bytes >= buffer.batch_bytes:
                 buffer.seal(batch)
         if batch.sealed:
-            self._in_pool([batch.upload])
+            self._run_in_pool([batch.upload])
         return RecordFuture(self, batch, row, moment if version.stamped else None)
 
     def _open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None) -> ProducerBatch:
-        """The open batch of the partition. The caller holds the lock."""
+        """Return the open batch of the partition. The caller holds the lock."""
         batch = self.buffer.open_batch(version, key, partition)
-        self._note_first()
+        self._start_timeout()
         return batch
 
-    def _note_first(self) -> None:
-        """The timeout of a transaction runs from its first record. The caller holds the lock."""
+    def _start_timeout(self) -> None:
+        """Start the timeout of the transaction with its first record. The caller holds the lock."""
         if self.txn.transactional and self.txn.first_at is None:
-            self._set(self.txn.with_first(self._connection.runtime.monotonic()))
+            self._set_txn(self.txn.with_first(self._connection.runtime.monotonic()))
 
     def send_table(self, piece: TablePiece, partition: int | None) -> list[TablePart]:
         """Add rows to the open batches of their partitions."""
@@ -255,35 +255,41 @@ class Sender:
         if piece.version.writer.event_time is not None:
             table = fill_timestamps(table, piece.version.writer.event_time, now)
         with self._lock.own:
-            self._check(ProducerEvent.SEND)
+            self._check_event(ProducerEvent.SEND)
             parts = self.buffer.add_table(piece, table, partition)
             if parts:
-                self._note_first()
-        self._in_pool([part.batch.upload for part in parts if part.batch.sealed])
+                self._start_timeout()
+        self._run_in_pool([part.batch.upload for part in parts if part.batch.sealed])
         return parts
 
     # Uploads ----------------------------------------------------------------------------------------------------------
 
-    def _in_pool(self, tasks: Sequence[Task[None] | None]) -> None:
+    def _run_in_pool(self, tasks: Sequence[Task[None] | None]) -> None:
         with suppress(RuntimeError):  # No thread can start: the call that waits for an upload runs it.
             for task in tasks:
                 if task is not None:
                     self._connection.pool.submit(_run, task)
 
-    def _upload_together(self, ends: ProducerIdentity | None) -> None:
+    def _upload_together(self, ending_producer: ProducerIdentity | None) -> None:
         """Begin the uploads of all sealed batches but one, which the caller uploads; small ones share segments.
 
-        ``ends``: the producer whose next command commits all of them, so that small ones are inlined; None: not.
+        ``ending_producer``: the producer whose next command commits all of them, so that small ones are inlined.
         """
         sealed = list(self.buffer.sealed)
         batches = [batch for batch in sealed if batch.take_upload()]
-        if ends is not None and len(batches) == len(sealed) and self._uploads.inline(batches, ends):
+        if (
+            ending_producer is not None
+            and len(batches) == len(sealed)
+            and self._uploads.inline(batches, ending_producer)
+        ):
             return
-        tasks = self._uploads.grouped(batches)
-        self._in_pool([task for task in tasks if task is not batches[-1].upload])  # The caller begins with that one.
+        tasks = self._uploads.group_for_segments(batches)
+        self._run_in_pool(
+            [task for task in tasks if task is not batches[-1].upload]
+        )  # The caller begins with that one.
 
-    def _uploaded(self, *, until_room: bool = False) -> list[ProducerBatch]:
-        """The uploaded batches in the order of their seals. Waits for all, or (``until_room``) until there is room.
+    def _collect_uploaded(self, *, until_room: bool = False) -> list[ProducerBatch]:
+        """Wait for uploads, all or until the buffer has room; return the uploaded batches in seal order.
 
         A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
@@ -298,26 +304,26 @@ class Sender:
                 self._await_upload(batch)
                 waited += batch.bytes
             ended.append(batch)
-        registrable = [batch for batch in ended if batch.registrable]
+        registrable = [batch for batch in ended if batch.is_registrable]
         errors: list[Exception] = []
         for batch in ended:
-            if not batch.registrable:
+            if not batch.is_registrable:
                 failure = batch.uploaded if isinstance(batch.uploaded, Exception) else None
                 if failure is not None and not batch.settled:
                     errors.append(failure)
-                self._fail_all([batch], failure or TransactionAbortedError("the transaction failed"))
+                self._fail_batches([batch], failure or TransactionAbortedError("the transaction failed"))
         if errors:
-            self._fail(errors[0])
+            self._fail_txn(errors[0])
             if not self.txn.transactional:
                 self._register(registrable)
             raise errors[0]
         return registrable
 
     def _await_upload(self, batch: ProducerBatch) -> None:
-        """Upload the batch here if no thread has begun, or if an interrupt has ended it, else wait for its end."""
+        """Upload the batch here if no thread has begun it, or if an interrupt ended it; else wait."""
         assert batch.upload is not None
         if batch.upload.done() and batch.take_upload():
-            batch.upload = self._uploads.task((batch,))
+            batch.upload = self._uploads.upload_task((batch,))
         batch.upload.run()
         with suppress(CancelledError):  # The batch was abandoned.
             batch.upload.result()
@@ -344,24 +350,24 @@ class Sender:
             sealed = self.buffer.seal_largest() if until_room else self.buffer.seal_all()
         self._check_timeout()  # Before the first request: nothing of a transaction past its timeout is written.
         if until_room:
-            self._in_pool([batch.upload for batch in sealed])
+            self._run_in_pool([batch.upload for batch in sealed])
         else:
             self._upload_together(None if self.txn.transactional else self.txn.identity)
         self._add_partitions()  # While the segments are uploaded.
         if self.txn.pending is not None:
             self._submit(self.txn.pending)  # Its sequences make a repetition idempotent (SEQ-14).
-        self._register(self._uploaded(until_room=until_room))
+        self._register(self._collect_uploaded(until_room=until_room))
         if not until_room and self.txn.state is ProducerState.IN_TRANSACTION and self.txn.offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
             self._submit(self.txn.append(()))
-        self.topics.renew_catalog()
+        self.topics.refresh_catalog()
 
     def _check_timeout(self) -> None:
         """Fail a transaction that begins after its timeout: nothing of it is written."""
         try:
             self.txn.check_timeout(self._connection.runtime.monotonic())
         except InvalidProducerEpochError as error:
-            self._fail(error)
+            self._fail_txn(error)
             raise
 
     def _add_partitions(self) -> None:
@@ -370,11 +376,11 @@ class Sender:
         if txn.transactional and self._connection.several_chains:
             partitions = self.buffer.sealed_partitions
             if self._connection.coordinator.add_in_background(txn.identity, partitions, txn.groups):
-                self._change(Transaction.with_started)  # They have to be ended there (ADD-01).
+                self._change_txn(Transaction.with_started)  # They have to be ended there (ADD-01).
 
     def _register(self, batches: list[ProducerBatch]) -> None:
         """Register batches, one entry per round, in the open transaction if there is one."""
-        for part in rounds(batches):
+        for part in split_for_window(batches):
             unsettled = [batch for batch in part if not batch.settled]
             if unsettled:
                 self._submit(self.txn.append(unsettled))
@@ -385,24 +391,24 @@ class Sender:
         After an unknown outcome or an interrupt the command stays pending, for the next call (API-08). An interrupt
         after the answer leaves it pending, too: the chain returns the same answer, and each step may be repeated.
         """
-        self._change(lambda txn: txn.submitting(pending))
-        answer = self._ask(
+        self._change_txn(lambda txn: txn.with_submitting(pending))
+        answer = self._submit_command(
             pending.command, Transaction.with_started, lambda error: self._command_refused(pending, error)
         )
         ended = answer if isinstance(answer, Ended) else None
         for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
             batch.settle(appended)
-        self._settled += pending.batches
+        self._callbacks_due += pending.batches
         self._forget(pending.batches)
         if isinstance(pending.command, EndTxn):
             outcome, identity = pending.command.outcome, answer.producer
-            self._change(lambda txn: txn.with_end(outcome, identity))
+            self._change_txn(lambda txn: txn.with_end(outcome, identity))
         else:
-            self._change(Transaction.registered)
+            self._change_txn(Transaction.with_registered)
         for batch in pending.batches:
             batch.forget_upload()
 
-    def _ask(
+    def _submit_command(
         self,
         command: Command,
         unknown: Callable[[Transaction], Transaction],
@@ -412,24 +418,26 @@ class Sender:
         try:
             return self._connection.submit(command)
         except StorageError as error:
-            self._change(unknown if isinstance(error, UnknownOutcomeError) else Transaction.not_written)
+            self._change_txn(unknown if isinstance(error, UnknownOutcomeError) else Transaction.with_not_written)
             raise
         except TxnStoreError as error:
-            reason = self._reason(error)
+            reason = self._translate_refusal(error)
             refused(reason)
             if reason is error:
                 raise
             raise reason from error
         except BaseException:  # An interrupt, which may be any exception that a signal handler raises.
-            self._change(unknown)
+            self._change_txn(unknown)
             raise
 
-    def _reason(self, error: Exception) -> Exception:
-        """The error to raise for a refused command: see :func:`~txnstore.producer.sender.fenced_or_aborted`."""
+    def _translate_refusal(self, error: Exception) -> Exception:
+        """Return the error to raise for a refused command: see :func:`~txnstore.producer.sender.fenced_or_aborted`."""
         try:
             return fenced_or_aborted(self._connection, self.txn.identity, error)
         except StorageError:
-            self._change(Transaction.not_written)  # It was refused, so nothing happened; the next call submits again.
+            self._change_txn(
+                Transaction.with_not_written
+            )  # It was refused, so nothing happened; the next call submits again.
             raise
 
     def _command_refused(self, pending: PendingCommand, error: Exception) -> None:
@@ -438,7 +446,7 @@ class Sender:
         Without a transaction, each batch is submitted alone: batches of other partitions may be accepted, or be in the
         log already if an earlier attempt had an unknown outcome (SEQ-15, SEQ-18).
         """
-        self._change(lambda txn: txn.refused(error, several_chains=self._connection.several_chains))
+        self._change_txn(lambda txn: txn.with_refused(error, several_chains=self._connection.several_chains))
         fatal = isinstance(error, TxnStoreError) and error.fatal
         if not self.txn.transactional and len(pending.batches) > 1 and not fatal:
             for batch in pending.batches:
@@ -449,8 +457,8 @@ class Sender:
                 except TxnStoreError:  # Its future has it; the caller gets the first error.
                     continue
             return
-        self._fail_all(pending.batches, error)
-        self._fail(error)
+        self._fail_batches(pending.batches, error)
+        self._fail_txn(error)
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
@@ -462,26 +470,26 @@ class Sender:
         if self.txn.has_ended(outcome):
             return
         self.check_usable()
-        txn = self._change(lambda txn: txn.ending(outcome))
+        txn = self._change_txn(lambda txn: txn.with_ending(outcome))
         try:
             pending = txn.pending_end or self._last_command(outcome)
             if pending is not None:
                 self._submit(pending)
             else:
-                self._change(lambda txn: txn.with_end(outcome, txn.identity))
+                self._change_txn(lambda txn: txn.with_end(outcome, txn.identity))
         except BaseException as error:
             reason = error
-            self._change(lambda txn: txn.not_ended(outcome, reason))
+            self._change_txn(lambda txn: txn.with_end_error(outcome, reason))
             raise
 
     def _last_command(self, outcome: Outcome) -> PendingCommand | None:
-        """The command that ends the transaction, with its unregistered batches; None if nothing to end (API-07)."""
+        """Return the command that ends the transaction with its unregistered batches; None without any (API-07)."""
         if outcome is Outcome.ABORT:
             # Records that are not registered are dropped (API-06); their uploads become orphans.
             name = self.txn.identity.transactional_id
             msg = f"the transaction of {name!r} was aborted before this record was written"
-            self._drop(TransactionAbortedError(msg))
-            return self._change(Transaction.without_unsent).end(outcome, ())
+            self._drop_batches(TransactionAbortedError(msg))
+            return self._change_txn(Transaction.without_unsent).end(outcome, ())
         with self._lock.own:
             self.buffer.seal_all()
         self._check_timeout()
@@ -489,14 +497,14 @@ class Sender:
         self._add_partitions()
         if self.txn.pending is not None:
             self._submit(self.txn.pending)  # Its sequences make a repetition idempotent (SEQ-14).
-        parts = rounds(self._uploaded())
+        parts = split_for_window(self._collect_uploaded())
         for batches in parts[:-1]:
             self._register(batches)  # The last batches go with the end, in one entry.
-        self.topics.renew_catalog()
+        self.topics.refresh_catalog()
         return self.txn.end(outcome, parts[-1] if parts else ())
 
     def end_reported(self) -> None:
-        """The call that ended the transaction returns to the application."""
+        """Record that the call which ended the transaction returns to the application."""
         with self._lock.own:
             self.txn = self.txn.end_reported()  # The last step: an interrupt before it repeats the call.
 
@@ -507,19 +515,19 @@ class Sender:
     def _prepare(self) -> PreparedTxn:
         self.check_usable()
         try:
-            self._change(lambda txn: txn.with_preparing(preparing=True))
+            self._change_txn(lambda txn: txn.with_preparing(preparing=True))
             self._flush()
             self.check_flushed()
             if self.txn.started and self.txn.prepared is None:
-                self._ask(PrepareTxn(self.txn.identity), Transaction.with_prepare_unknown, self._fail)
-            prepared = self._change(Transaction.with_prepared).prepared
+                self._submit_command(PrepareTxn(self.txn.identity), Transaction.with_prepare_unknown, self._fail_txn)
+            prepared = self._change_txn(Transaction.with_prepared).prepared
             assert prepared is not None
             return prepared
         finally:
-            self._change(lambda txn: txn.with_preparing(preparing=False))
+            self._change_txn(lambda txn: txn.with_preparing(preparing=False))
 
     def complete(self, decided: PreparedTxn) -> bool:
-        """Commit the prepared transaction if it is the decided one, else abort it; returns whether it was committed."""
+        """Commit the prepared transaction if it is the decided one, else abort it; return whether it was committed."""
         return self._in_turn(lambda: self._complete(decided))
 
     def _complete(self, decided: PreparedTxn) -> bool:
@@ -537,14 +545,14 @@ class Sender:
     # Calls and failures -----------------------------------------------------------------------------------------------
 
     def _in_turn(self, call: Callable[[], T]) -> T:
-        """Make a call of the application with the turn, then the callbacks. What it raises reports all failures."""
+        """Run a call of the application with the turn, then the callbacks. Its error stands for all failures."""
         self.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
             with self._turn.own:
                 try:
                     return call()
                 finally:
-                    self._failed.clear()
+                    self._failures.clear()
         finally:
             self.call_back()
 
@@ -552,34 +560,34 @@ class Sender:
         """Call the done callbacks of settled batches. The caller must hold no lock."""
         while not self.forked:
             try:
-                batch = self._settled.popleft()
+                batch = self._callbacks_due.popleft()
             except IndexError:
                 return
             try:
                 batch.call_back()
             except BaseException:
-                self._settled.appendleft(batch)
+                self._callbacks_due.appendleft(batch)
                 raise
 
-    def _fail_all(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
-        """Fail those of these batches that are not settled, and remove all of them."""
-        self._failed += [(batch, error) for batch in batches if batch.settle(error)]
-        self._settled += batches
+    def _fail_batches(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
+        """Fail those of the batches that are not settled, and remove all of them."""
+        self._failures += [(batch, error) for batch in batches if batch.settle(error)]
+        self._callbacks_due += batches
         self._forget(batches)
 
     def _forget(self, batches: Sequence[ProducerBatch]) -> None:
         with self._lock.own:
             self.buffer.forget(batches)
 
-    def _abandoned(self) -> list[ProducerBatch]:
+    def _abandon_batches(self) -> list[ProducerBatch]:
         """Abandon all batches."""
         with self._lock.own:
             return self.buffer.abandon()
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail_txn(self, error: BaseException) -> None:
         """End the producer if the error is fatal, else the transaction (API-09, ERR-05)."""
-        if self._change(lambda txn: txn.failed(error)).state is not ProducerState.READY:
-            self._drop(failure_of(error))
+        if self._change_txn(lambda txn: txn.with_failure(error)).state is not ProducerState.READY:
+            self._drop_batches(record_error(error))
 
     def record_refused(self, error: BaseException) -> None:
         """Make the open transaction abortable after a refused record, or refused offsets (API-05).
@@ -591,42 +599,42 @@ class Sender:
         if self.forked:
             return
         with self._lock.own:
-            txn = self.txn.record_refused(error)
+            txn = self.txn.with_record_refused(error)
             refused = txn is not self.txn
-            self._set(txn)
+            self._set_txn(txn)
         if refused:
             pending = txn.pending
             submitted = set(pending.batches) if pending is not None else set()
-            for batch in self._abandoned():
+            for batch in self._abandon_batches():
                 if batch not in submitted:
-                    batch.settle(failure_of(error))
-                    self._settled.append(batch)
+                    batch.settle(record_error(error))
+                    self._callbacks_due.append(batch)
             self.call_back()
 
-    def _drop(self, error: Exception) -> None:
+    def _drop_batches(self, error: Exception) -> None:
         """Fail all batches that are not registered, after their running uploads have ended.
 
         After an interrupt the rest stays in the buffer, for the next call to drop.
         """
-        for batch in (batches := self._abandoned()):
+        for batch in (batches := self._abandon_batches()):
             assert batch.upload is not None
             batch.upload.wait()
-        self._fail_all(batches, error)
+        self._fail_batches(batches, error)
 
     # In the background ------------------------------------------------------------------------------------------------
 
     def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
-        """Flush for a waiter of ``batch``, or after the linger time; returns the error that prevented the write."""
+        """Flush for a waiter of ``batch``, or after the linger time; return the error that prevented the write."""
         try:
             self.check_process()
             with self._turn.own:
                 try:
                     self._flush()
                 finally:
-                    others = [error for failed, error in self._failed if failed is not batch]
-                    self._failed.clear()
+                    others = [error for failed, error in self._failures if failed is not batch]
+                    self._failures.clear()
                     if others:
-                        self._change(lambda txn: txn.failed_in_background(others[0]))
+                        self._change_txn(lambda txn: txn.with_background_failure(others[0]))
         except Exception as error:  # noqa: BLE001 - it is raised to the waiter
             return error
         finally:
@@ -654,15 +662,15 @@ class Sender:
             TxnStoreError: The error of the batch, or of the flush that could not write it.
         """
         if not batch.settled:
-            hindrance = self.flush_for(batch) if timeout is None else None
-            if not batch.settled and hindrance is None:
-                hindrance = self._wait(batch, timeout)
-            if not batch.settled and hindrance is not None:
-                raise hindrance
+            flush_error = self.flush_for(batch) if timeout is None else None
+            if not batch.settled and flush_error is None:
+                flush_error = self._wait(batch, timeout)
+            if not batch.settled and flush_error is not None:
+                raise flush_error
         outcome = batch.outcome
         assert outcome is not None
         if isinstance(outcome, Exception):
-            self._change(lambda txn: txn.reported_by_future(outcome))
+            self._change_txn(lambda txn: txn.with_reported_by_future(outcome))
             raise outcome
         return outcome
 
@@ -674,21 +682,21 @@ class Sender:
         woken: SimpleQueue[Exception | None] = SimpleQueue()
         batch.waiters.append(woken)  # From here on, the thread that settles the batch wakes this one.
         if timeout is not None and not batch.settled:
-            self._flush_soon(woken)
-        hindrance: Exception | None = None
-        while not batch.settled and hindrance is None:
+            self._flush_in_background(woken)
+        flush_error: Exception | None = None
+        while not batch.settled and flush_error is None:
             try:
-                hindrance = woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
+                flush_error = woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
             except Empty:
                 with suppress(ValueError):  # Else a caller that polls with short timeouts leaves one each time.
                     batch.waiters.remove(woken)
                 if not batch.settled:
                     msg = f"no outcome for a batch of {batch.tp} within {timeout} s"
                     raise TimeoutError(msg) from None
-        return hindrance
+        return flush_error
 
-    def _flush_soon(self, waiter: SimpleQueue[Exception | None]) -> None:
-        """Flush in the background, then give the waiter the error that prevented it, or None."""
+    def _flush_in_background(self, waiter: SimpleQueue[Exception | None]) -> None:
+        """Flush in the background; the waiter gets the error that prevented it, or None."""
         if self.forked:
             waiter.put(self.flush_for(None))
         else:
@@ -712,18 +720,18 @@ class Sender:
                 with suppress(ProducerFencedError):
                     self._end(Outcome.ABORT)
         finally:
-            self._change(lambda txn: txn.after(ProducerEvent.CLOSE))
-            self._abandon()
+            self._change_txn(lambda txn: txn.after(ProducerEvent.CLOSE))
+            self._abandon_all()
             self.closed = True  # After an interrupt before this line, the next close repeats these steps.
 
-    def _abandon(self) -> None:
-        """Fail all batches; the outcome of those of a pending command is unknown."""
+    def _abandon_all(self) -> None:
+        """Fail all batches; the outcome of batches of a pending command is unknown."""
         pending = self.txn.pending
         if pending is not None:
             error = UnknownOutcomeError("the producer was closed while it was unknown whether this record was written")
-            self._fail_all(pending.batches, error)
-            self._change(Transaction.without_pending)
-        self._drop(ProducerClosedError("the producer was closed before this record was written"))
+            self._fail_batches(pending.batches, error)
+            self._change_txn(Transaction.without_pending)
+        self._drop_batches(ProducerClosedError("the producer was closed before this record was written"))
 
 
 def _run(task: Task[None]) -> None:
@@ -733,7 +741,7 @@ def _run(task: Task[None]) -> None:
 
 
 def fenced_or_aborted(connection: Connection, identity: ProducerIdentity, error: Exception) -> Exception:
-    """The error to raise for a refused command: an abortable one if only this transaction was aborted, else ``error``.
+    """Return an abortable error if only this transaction was aborted by another process, else ``error``.
 
     Kafka distinguishes INVALID_PRODUCER_EPOCH from PRODUCER_FENCED (KIP-588). The coordinator's chain keeps the last
     identity of a transactional id and the outcome of its transaction until the next init, which is enough to decide.
@@ -761,8 +769,8 @@ def fenced_or_aborted(connection: Connection, identity: ProducerIdentity, error:
     )
 
 
-def failure_of(error: BaseException) -> Exception:
-    """The error of records that ``error`` keeps from being written; an interrupt is replaced by an exception."""
+def record_error(error: BaseException) -> Exception:
+    """Return the error for records that ``error`` keeps from being written; never an interrupt."""
     if isinstance(error, Exception):
         return error
     return TransactionAbortedError("the call that sent this record was interrupted before the record was written")

@@ -1,4 +1,4 @@
-"""Which batches of a flush share a segment: the small ones of a topic. See docs/internals/design/segments.md."""
+"""Groups a flush's batches into segments: small ones of a topic share one. See docs/internals/design/segments.md."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from txnstore.producer.batches import ProducerBatch
 MAX_SHARED_BYTES = 4 << 20
 
 
-def grouped(
+def group_for_segments(
     batches: Iterable[ProducerBatch], chains: int, max_bytes: int = MAX_SHARED_BYTES
 ) -> list[list[ProducerBatch]]:
-    """Choose the batches that share a segment; each is in one group, alone or with others.
+    """Group the batches that share a segment; each batch is in one group, alone or with others.
 
     A group has batches of one version of one topic, whose partitions one chain leads: so that chain orders the deletion
     of the object. They are in the order of partitions, so that a reader of some finds their rows together.
@@ -31,13 +31,13 @@ def grouped(
         if batch.bytes >= writer.config.segment_own_bytes:
             groups.append([batch])
             continue
-        place = tp.topic, writer.topic.topic_id, writer.topic.version, chain_of_partition(tp, chains)
-        members, size = open_groups.get(place, ([], max_bytes))
+        sharing_key = tp.topic, writer.topic.topic_id, writer.topic.version, chain_of_partition(tp, chains)
+        members, size = open_groups.get(sharing_key, ([], max_bytes))
         if size + batch.bytes > max_bytes:
             members, size = [], 0
             groups.append(members)
         members.append(batch)
-        open_groups[place] = members, size + batch.bytes
+        open_groups[sharing_key] = members, size + batch.bytes
     for members in groups:
         members.sort(key=lambda batch: batch.tp.partition)
     return groups

@@ -117,23 +117,23 @@ class Topics:
         self.catalog = connection.chain
         self.known: dict[str, TopicVersion] = {}
 
-    def renew_catalog(self) -> None:
-        """Use the current chain object of the connection."""
+    def refresh_catalog(self) -> None:
+        """Use the current catalog chain of the connection."""
         self.catalog = self._connection.chain
 
     def find(self, topic: str, partition: int | None = None, *, write: bool = True) -> TopicVersion:
-        """The topic in the cached state of the catalog; reads its head if the topic or the partition is not there.
+        """Find a topic in the cached catalog state; read its head if the topic or the partition is not there.
 
         Raises:
             UnknownTopicOrPartitionError: There is no such topic or partition.
             TopicAuthorizationError: ``write`` is on, and the principal has no right to write to the topic.
         """
-        version = self._existing(topic, partition)
+        version = self._find_version(topic, partition)
         if write and version.writable is not self.catalog.state.authorization:
             version.writable = self._connection.check_rights(write_topics([topic]))
         return version
 
-    def _existing(self, topic: str, partition: int | None) -> TopicVersion:
+    def _find_version(self, topic: str, partition: int | None) -> TopicVersion:
         state = self.catalog.state
         version = self.known.get(topic) if type(topic) is str else None
         # A state shares the topics that did not change with the states before it.
@@ -146,7 +146,7 @@ class Topics:
         number = as_integer(partition)
         if newest is None or (number is not None and number >= newest.partitions):
             newest = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
-            self.renew_catalog()
+            self.refresh_catalog()
         version = self.known.get(topic)
         if version is None or version.topic is not newest:
             version = self.known[topic] = TopicVersion(topic_writer(newest))
@@ -155,13 +155,13 @@ class Topics:
         return version
 
     def has_newer(self, version: TopicVersion) -> bool:
-        """Whether the topic has another version at the head of the catalog, or was deleted: its next use finds that."""
+        """Whether the head of the catalog has another version of the topic, or none; makes the next use look it up."""
         now, last = self._clock(), version.looked_up_ms
         # An application that sends one row that is refused sends many: they cost one request per pause and topic.
         # The clock may have been set back: then the time of the lookup tells nothing.
         recent = last is not None and 0 <= now - last < _PAUSE_MS
         self._connection.view(refresh=not recent)
-        self.renew_catalog()
+        self.refresh_catalog()
         if self.catalog.state.topics.get(version.topic.name) is not version.topic:
             return True
         if not recent:
@@ -169,18 +169,18 @@ class Topics:
         return False
 
     def pieces(self, topic: str, data: object, partition: int | None, piece_bytes: int) -> Iterator[TablePiece]:
-        """The rows in the topic's schema, in pieces of at most ``piece_bytes``."""
+        """Yield the rows in the topic's schema, in pieces of at most ``piece_bytes``."""
         shared = not isinstance(data, Sequence)  # Python values are copied into the table.
         first = 0
         for part in parts_of(data):
-            version, table = self._fitted(topic, part, partition)
+            version, table = self._fit_rows(topic, part, partition)
             rows = max(1, table.num_rows * piece_bytes // max(1, table.nbytes))
             for row in range(0, max(1, table.num_rows), rows):
                 yield TablePiece(version, table.slice(row, rows), first + row, shared)
             first += table.num_rows
 
-    def _fitted(self, topic: str, data: object, partition: int | None) -> tuple[TopicVersion, pa.Table]:
-        """The topic, and the rows in its schema, all of which it accepts."""
+    def _fit_rows(self, topic: str, data: object, partition: int | None) -> tuple[TopicVersion, pa.Table]:
+        """Return the topic's version, and the rows converted to its schema and checked."""
         while True:
             version = self.find(topic, partition)
             try:
@@ -193,7 +193,7 @@ class Topics:
                 return version, table
 
     def row_format(self, writer: TopicWriter) -> RowFormat | None:
-        """The converter from rows to columns for a version; None for a topic without a schema."""
+        """Return the converter from rows to columns for a version; None for a topic without a schema."""
         if writer.schema is None:
             return None
         version = self.known.get(writer.topic.name)

@@ -132,7 +132,7 @@ _VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class PendingCommand:
-    """A command without an answer. It is resolved before another command is submitted.
+    """A command without an answer, which is resolved before another command is submitted.
 
     Attributes:
         command: The command.
@@ -225,17 +225,17 @@ class Transaction:
         return event in TABLE[self.transactional][self.state]
 
     def next_state(self, event: ProducerEvent) -> ProducerState:
-        """The state after an event, by the table; raises the error of a refused one."""
+        """Return the state after an event, by the table; raise the error of a refused one."""
         if not self.allows(event):
             raise self.refusal(event)
         return TABLE[self.transactional][self.state][event]
 
     def after(self, event: ProducerEvent) -> Transaction:
-        """The value after an event that changes the state alone."""
+        """Return the value after an event that changes the state alone."""
         return replace(self, state=self.next_state(event))
 
     def refusal(self, event: ProducerEvent) -> BaseException:
-        """The error of a call that the state does not accept."""
+        """Return the error of a call that the state does not accept."""
         call = _VERBS.get(event, event.name.lower())
         if self.state is _S.CLOSED:
             return ProducerClosedError("the producer is closed")
@@ -246,7 +246,7 @@ class Transaction:
         if event is _E.BEGIN and self.state is _S.IN_TRANSACTION:
             return InvalidTxnStateError(f"cannot {call}: the previous one is still open; commit or abort it first")
         if self.state is _S.ABORTABLE_ERROR:
-            return _caused(f"cannot {call}: the transaction failed ({self.error}); abort it", self.error)
+            return _error_with_cause(f"cannot {call}: the transaction failed ({self.error}); abort it", self.error)
         if self.state in _ENDING and event in (_E.COMMIT, _E.ABORT):
             msg = f"cannot {call}: the outcome of the other call is unknown; repeat that call"
             return InvalidTxnStateError(msg)
@@ -265,23 +265,23 @@ class Transaction:
         return InvalidTxnStateError(f"cannot {call}: no transaction is open{hint}")
 
     def flush_refusal(self) -> Exception | None:
-        """The error that keeps a flush from writing records in this state; None: it writes them."""
+        """Return the error that keeps a flush from writing records in this state; None if it may write."""
         if self.writes:
             return None
         if self.state in _ENDING:
             return UnknownOutcomeError(_END_UNKNOWN)
         error = self.refusal(_E.FLUSH)
-        return error if isinstance(error, Exception) else _caused("the call was interrupted", error)
+        return error if isinstance(error, Exception) else _error_with_cause("the call was interrupted", error)
 
     def check_flushed(self) -> None:
-        """After a flush: raise the error that prevents records from being written, if there is one."""
+        """Raise the error that kept the last flush from writing records, if there is one."""
         if self.state is _S.ABORTABLE_ERROR:
             raise self.refusal(_E.FLUSH)
         if self.end_unknown:
             raise UnknownOutcomeError(_END_UNKNOWN)
 
     def check_timeout(self, now: int) -> None:
-        """Refuse to begin a transaction in the chain whose records have waited for longer than its timeout.
+        """Refuse to begin a transaction in the chain if its records have waited for longer than its timeout.
 
         Once the chain knows the transaction, the entry that began it decides.
 
@@ -300,12 +300,12 @@ class Transaction:
 
     # Calls of the application -----------------------------------------------------------------------------------------
 
-    def begun(self) -> Transaction:
-        """A transaction begins. Nothing is written before its first record (API-02)."""
+    def begin(self) -> Transaction:
+        """Begin a transaction. Nothing is written before its first record (API-02)."""
         return replace(self, state=self.next_state(_E.BEGIN), ended=None, first_at=None)
 
     def with_first(self, now: int) -> Transaction:
-        """The first record of the transaction is sent: its timeout runs from it, or from earlier offsets (TMO-01).
+        """Start the timeout with the first record or offsets of the transaction (TMO-01).
 
         In Kafka it runs from the request that adds the first partition, which follows the first ``send`` immediately.
         Here records wait in a buffer, and the chain knows nothing of them until they are registered.
@@ -313,44 +313,44 @@ class Transaction:
         return replace(self, first_at=now)
 
     def with_offsets(self, offsets: TxnOffsets, now: int) -> Transaction:
-        """Offsets that the transaction commits are sent; ``now`` in monotonic ms."""
+        """Add offsets that the transaction commits; ``now`` in monotonic ms."""
         self.next_state(_E.SEND_OFFSETS)
         first_at = now if self.first_at is None else self.first_at
         return replace(self, first_at=first_at, offsets=(*self.offsets, offsets))
 
     def with_preparing(self, *, preparing: bool) -> Transaction:
-        """A prepare begins or ends: no record is accepted meanwhile, so it covers all that was sent."""
+        """Begin or end a prepare, during which no record is accepted, so that it covers all that was sent."""
         if preparing:
             self.next_state(_E.PREPARE)
         return replace(self, preparing=preparing)
 
     def with_prepare_unknown(self) -> Transaction:
-        """The transaction may be prepared: the prepare is repeated, or the transaction aborted."""
+        """Note that the transaction may be prepared: repeat the prepare, or abort."""
         return self.after(_E.PREPARE_UNKNOWN)
 
     def with_prepared(self) -> Transaction:
-        """All is registered, and the transaction is prepared: an external coordinator decides."""
+        """Note that all is registered and prepared: an external coordinator decides."""
         prepared = self.prepared or PreparedTxn(self.identity.producer_id, self.identity.epoch)
         return replace(self, state=self.next_state(_E.PREPARE), prepared=prepared)
 
-    def taken_over(self, prepared: PreparedTxn) -> Transaction:
-        """An earlier instance has prepared the transaction."""
+    def take_over(self, prepared: PreparedTxn) -> Transaction:
+        """Take over the transaction that an earlier instance has prepared."""
         return replace(self, state=self.next_state(_E.TAKE_OVER), prepared=prepared, started=True)
 
-    def ending(self, outcome: Outcome) -> Transaction:
-        """A commit or abort begins. Records are refused from here on, so each belongs to one transaction (API-19)."""
+    def with_ending(self, outcome: Outcome) -> Transaction:
+        """Begin a commit or abort. Records are refused from here on, so each is in one transaction (API-19)."""
         return self.after(_OUTCOMES[outcome])
 
     def has_ended(self, outcome: Outcome) -> bool:
-        """Whether an interrupted call has ended the transaction with this outcome, and is repeated now."""
+        """Whether an interrupted call, which is repeated now, has ended the transaction with this outcome."""
         return self.ended is outcome and self.state is _S.READY
 
     def end_reported(self) -> Transaction:
-        """The call that ended the transaction returns to the application."""
+        """Note that the call which ended the transaction returns to the application."""
         return replace(self, ended=None)
 
     def without_unsent(self) -> Transaction:
-        """An abort drops the offsets that are not registered, and the pending command, which it undoes."""
+        """Drop unregistered offsets, and the pending command, for an abort, which undoes it."""
         return replace(self, started=self.started or self.pending is not None, offsets=(), pending=None)
 
     # Commands ---------------------------------------------------------------------------------------------------------
@@ -360,53 +360,53 @@ class Transaction:
         """The groups with offsets that are not registered."""
         return [offsets.group for offsets in self.offsets]
 
-    def numbered(self, batches: Sequence[ProducerBatch]) -> tuple[NewBatch, ...]:
-        """The batches with their sequence numbers: contiguous in each partition, from 0 in each epoch (SEQ-01)."""
-        numbered, following = [], dict(self.sequences)
+    def number_batches(self, batches: Sequence[ProducerBatch]) -> tuple[NewBatch, ...]:
+        """Return the batches with their sequences: contiguous in each partition, from 0 in each epoch (SEQ-01)."""
+        number_batches, next_sequences = [], dict(self.sequences)
         for batch in batches:
-            sequence = following.get(batch.tp, 0)
-            numbered.append(replace(batch.new_batch, base_sequence=sequence))
-            following[batch.tp] = next_sequence(sequence, batch.rows)
-        return tuple(numbered)
+            sequence = next_sequences.get(batch.tp, 0)
+            number_batches.append(replace(batch.new_batch, base_sequence=sequence))
+            next_sequences[batch.tp] = next_sequence(sequence, batch.rows)
+        return tuple(number_batches)
 
     def append(self, batches: Sequence[ProducerBatch]) -> PendingCommand:
-        """The command that registers these batches, and the offsets that are not registered."""
-        return PendingCommand(Append(self.identity, self.numbered(batches), self.offsets), batches)
+        """Build the command that registers these batches and the unregistered offsets."""
+        return PendingCommand(Append(self.identity, self.number_batches(batches), self.offsets), batches)
 
     def end(self, outcome: Outcome, batches: Sequence[ProducerBatch]) -> PendingCommand | None:
-        """The command that ends the transaction with these batches and all offsets; None if nothing to end (API-07)."""
+        """Build the command that ends the transaction with these batches and all offsets; None without any (API-07)."""
         if outcome is Outcome.ABORT:
             return PendingCommand(EndTxn(self.identity, outcome), ()) if self.started else None
         if not (self.started or batches or self.offsets):
             return None
-        return PendingCommand(EndTxn(self.identity, outcome, self.numbered(batches), self.offsets), batches)
+        return PendingCommand(EndTxn(self.identity, outcome, self.number_batches(batches), self.offsets), batches)
 
-    def submitting(self, pending: PendingCommand) -> Transaction:
-        """The command is about to be submitted, or to be submitted again."""
+    def with_submitting(self, pending: PendingCommand) -> Transaction:
+        """Note that the command is about to be submitted, the first time or again."""
         return replace(self, pending=replace(pending, repeated=self.pending is pending))
 
     def with_started(self) -> Transaction:
-        """A chain has a part of the transaction, or may have it after an unknown outcome (API-08)."""
+        """Note that a chain has a part of the transaction, or may have after an unknown outcome (API-08)."""
         return replace(self, started=True)
 
     def without_pending(self) -> Transaction:
-        """The producer is closed without an answer to the pending command."""
+        """Forget the pending command: the producer is closed without its answer."""
         return replace(self, pending=None)
 
-    def not_written(self) -> Transaction:
-        """The attempt wrote nothing: the batches stay uploaded, and the call may be repeated.
+    def with_not_written(self) -> Transaction:
+        """Note that the attempt wrote nothing: the batches stay uploaded, and the call may be repeated.
 
         A repeated command stays pending, because an earlier attempt may have been written:
 
         1. A commit ends with an unknown outcome: the storage may write its entry later.
         2. The commit is repeated, and this attempt certainly writes nothing.
-        3. If the command were forgotten here, :meth:`not_ended` would return to IN_TRANSACTION, which allows an abort,
-           while the first attempt may still commit (KAFKA-17754).
+        3. If the command were forgotten here, :meth:`with_end_error` would return to IN_TRANSACTION, which allows
+           an abort, while the first attempt may still commit (KAFKA-17754).
         """
         return self if self.pending is not None and self.pending.repeated else replace(self, pending=None)
 
-    def refused(self, error: Exception, *, several_chains: bool) -> Transaction:
-        """The chain refused the pending command.
+    def with_refused(self, error: Exception, *, several_chains: bool) -> Transaction:
+        """Note that the chain refused the pending command.
 
         The transaction has to be ended in the chains if another process has aborted it, because the answer to the
         abort has the next epoch; and with several chains, because one of them may have a part of the command.
@@ -414,8 +414,8 @@ class Transaction:
         started = self.started or several_chains or isinstance(error, InvalidProducerEpochError)
         return replace(self, started=started, pending=None)
 
-    def registered(self) -> Transaction:
-        """The chain has the pending append."""
+    def with_registered(self) -> Transaction:
+        """Note that the chain has the pending append."""
         assert self.pending is not None
         command = self.pending.command
         known = {id(offsets) for offsets in command.offsets}
@@ -431,14 +431,14 @@ class Transaction:
         )
 
     def with_end(self, outcome: Outcome, identity: ProducerIdentity) -> Transaction:
-        """The transaction has ended. The next one has this identity, and sequences from 0 (SEQ-01)."""
+        """End the transaction. The next one has this identity, and sequences from 0 (SEQ-01)."""
         state = self.next_state(_E.ENDED)
         return Transaction(
             identity, self.timeout_ms, state, ended=outcome, unreported=self.unreported, reported=self.reported
         )
 
-    def not_ended(self, outcome: Outcome, error: BaseException) -> Transaction:
-        """A commit or abort raised ``error``. Unless its outcome is unknown, return to the state before the call."""
+    def with_end_error(self, outcome: Outcome, error: BaseException) -> Transaction:
+        """Return to the state before a commit or abort that raised ``error``, unless its outcome is unknown."""
         pending = self.pending_end
         if pending is not None:  # The same call repeats the command, and gets the same answer.
             return replace(self, pending=replace(pending, unknown=True))
@@ -450,16 +450,16 @@ class Transaction:
 
     # Failures ---------------------------------------------------------------------------------------------------------
 
-    def failed(self, error: BaseException) -> Transaction:
-        """A command or an upload failed: a fatal error ends the producer, another the transaction (API-09, ERR-05)."""
+    def with_failure(self, error: BaseException) -> Transaction:
+        """Note a failed command or upload: a fatal error ends the producer, others the transaction (API-09, ERR-05)."""
         fatal = isinstance(error, TxnStoreError) and error.fatal
         if self.state is _S.CLOSED or (self.state is _S.FATAL_ERROR and not fatal):
             return self
         state = self.next_state(_E.FATAL if fatal else _E.ABORTABLE)
         return self if state in (_S.READY, self.state) else replace(self, state=state, error=error)
 
-    def record_refused(self, error: BaseException) -> Transaction:
-        """A record was refused: an open transaction becomes abortable (API-05). The same value without one.
+    def with_record_refused(self, error: BaseException) -> Transaction:
+        """Make an open transaction abortable after a refused record (API-05). Unchanged without one.
 
         A record that a state has refused belongs to no transaction: another one may be open by now.
         """
@@ -467,8 +467,8 @@ class Transaction:
             return self
         return replace(self, state=self.next_state(_E.ABORTABLE), error=error)
 
-    def failed_in_background(self, error: Exception) -> Transaction:
-        """Batches failed outside of a call of the application: the next call raises the first such error.
+    def with_background_failure(self, error: Exception) -> Transaction:
+        """Keep the first error of batches that failed outside of a call, for the next call to raise.
 
         Only without transactions: a failed transaction has a state that refuses the next call.
         """
@@ -477,16 +477,16 @@ class Transaction:
             return replace(self, unreported=error)
         return self
 
-    def raised(self, error: BaseException) -> Transaction:
-        """A call raises the error: the next one need not. A fatal error stands for all."""
+    def with_raised(self, error: BaseException) -> Transaction:
+        """Note that a call raises the error, so that the next one need not. A fatal error stands for all."""
         return replace(self, unreported=None) if error in (self.unreported, self.error) else self
 
-    def reported_by_future(self, error: Exception) -> Transaction:
-        """A future raises the error: the next call need not."""
-        return replace(self.raised(error), reported=error)
+    def with_reported_by_future(self, error: Exception) -> Transaction:
+        """Note that a future raises the error, so that the next call need not."""
+        return replace(self.with_raised(error), reported=error)
 
 
-def _caused(msg: str, cause: BaseException | None) -> InvalidTxnStateError:
+def _error_with_cause(msg: str, cause: BaseException | None) -> InvalidTxnStateError:
     error = InvalidTxnStateError(msg)
     error.__cause__ = cause
     return error

@@ -1,4 +1,4 @@
-"""Sealed batches become segments, which are uploaded and described for the chain."""
+"""Upload of sealed batches: they are encoded as segments, stored, and described for the chain."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.errors import StorageError, StorageRefusedError
-from txnstore.producer.batches import ProducerBatch, convert_together, rounds
-from txnstore.producer.sharing import grouped
+from txnstore.producer.batches import ProducerBatch, convert_batches, split_for_window
+from txnstore.producer.sharing import group_for_segments
 from txnstore.producer.topics import Topics
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode, encode_stream
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE, _MAX_PAUSE = 0.01, 2.0
 _MAX_DOUBLINGS = 10
 #: After the upload of a segment of this size in bytes, the allocator returns what it does not use.
-_LARGE = 1 << 20
+_LARGE_BYTES = 1 << 20
 
 
 #: Rows of a partition.
@@ -69,7 +69,7 @@ def encode_rows(
     now, config = runtime.clock(), writer.config
     # The rows of many batches in one chunk: each step with a table takes a time that grows with its chunks.
     table = parts[0][1] if len(parts) == 1 else pa.concat_tables([rows for _, rows in parts]).combine_chunks()
-    table, counts = _with_times(writer, table, now), [rows.num_rows for _, rows in parts]
+    table, counts = _with_event_times(writer, table, now), [rows.num_rows for _, rows in parts]
     if inlined:
         encoded, key = encode_stream(table), ""
     else:
@@ -99,8 +99,8 @@ def encode_rows(
     return EncodedRows(encoded.data, batches)
 
 
-def _with_times(writer: TopicWriter, table: pa.Table, now: int) -> pa.Table:
-    """The rows with an event time each: those of the append have ``now`` here, which readers replace."""
+def _with_event_times(writer: TopicWriter, table: pa.Table, now: int) -> pa.Table:
+    """Fill in missing event times with ``now``; for a topic with append times, readers replace all of them."""
     column = writer.timestamp_column
     if column is None:
         return table
@@ -143,8 +143,8 @@ def deliver(
     data: bytes,
     name: str,
     timeout: float,
-    given_up: Callable[[], bool],
-    retried: Callable[[], None],
+    is_abandoned: Callable[[], bool],
+    on_retry: Callable[[], None],
 ) -> None:
     """PUT a segment; repeat it after a transient error.
 
@@ -158,8 +158,8 @@ def deliver(
         name: What it is, for an error.
         timeout: Seconds for which the upload is repeated (``delivery.timeout.ms``), by the runtime's monotonic clock,
             or by the sum of the pauses if that stands still.
-        given_up: Whether the upload is abandoned, so that it is not repeated.
-        retried: Called before each repetition.
+        is_abandoned: Whether the upload is abandoned, so that it is not repeated.
+        on_retry: Called before each repetition.
 
     Raises:
         StorageRefusedError: The storage refused the request and would refuse it again.
@@ -173,7 +173,7 @@ def deliver(
             raise
         except StorageError as error:
             tries, failure = tries + 1, error
-            if given_up() or max(paused, (runtime.monotonic() - began) / 1000) >= timeout:
+            if is_abandoned() or max(paused, (runtime.monotonic() - began) / 1000) >= timeout:
                 times = "1 attempt" if tries == 1 else f"{tries} attempts"
                 msg = f"{name} could not be uploaded within {timeout:g} s ({times}): {error}"
                 raise StorageError(msg) from error
@@ -183,14 +183,14 @@ def deliver(
         pause = runtime.rng.uniform(0, bound)
         extra = {"key": key, "attempt": tries, "error": str(failure)}
         _LOG.debug("upload failed, retrying", extra=extra)
-        retried()
+        on_retry()
         runtime.sleep(pause)
         paused += pause
 
 
 @dataclass(frozen=True, slots=True)
 class Uploads:
-    """Makes segments of sealed batches, each of which gets the outcome of its own.
+    """Makes segments of sealed batches; each batch gets its own outcome.
 
     Attributes:
         connection: The connection to the store.
@@ -202,18 +202,18 @@ class Uploads:
     topics: Topics
     timeout: float
 
-    def task(self, batches: Sequence[ProducerBatch]) -> Task[None]:
-        """The task that uploads batches as one segment."""
+    def upload_task(self, batches: Sequence[ProducerBatch]) -> Task[None]:
+        """Return a task that uploads batches as one segment."""
         return Task(partial(self._upload, batches))
 
-    def grouped(self, batches: Sequence[ProducerBatch]) -> list[Task[None]]:
+    def group_for_segments(self, batches: Sequence[ProducerBatch]) -> list[Task[None]]:
         """Tasks for batches that have none, or were taken from theirs: small ones share segments."""
         tasks = []
-        for group in grouped(batches, len(self.connection.chains)):
-            task = self.task(group)
+        for group in group_for_segments(batches, len(self.connection.chains)):
+            upload_task = self.upload_task(group)
             for batch in group:
-                batch.upload = task
-            tasks.append(task)
+                batch.upload = upload_task
+            tasks.append(upload_task)
         return tasks
 
     def inline(self, batches: Sequence[ProducerBatch], producer: ProducerIdentity) -> bool:
@@ -223,18 +223,18 @@ class Uploads:
         transactional id, if there is one.
         """
         limit = min((batch.writer.config.inline_bytes for batch in batches), default=0)
-        if sum(batch.bytes for batch in batches) > limit or len(rounds(batches)) > 1:
+        if sum(batch.bytes for batch in batches) > limit or len(split_for_window(batches)) > 1:
             return False
-        chains, home = len(self.connection.chains), chain_of_producer(producer.producer_id)
+        chains, coordinator_chain = len(self.connection.chains), chain_of_producer(producer.producer_id)
         if producer.transactional_id is not None and any(
-            chain_of_partition(batch.tp, chains) != home for batch in batches
+            chain_of_partition(batch.tp, chains) != coordinator_chain for batch in batches
         ):
             return False
         encoded: list[tuple[ProducerBatch, NewBatch]] = []
-        for group in grouped(batches, chains, limit):
+        for group in group_for_segments(batches, chains, limit):
             try:
                 self._convert(group)
-                segment = self._encode([self._rows(batch) for batch in group], group[0].writer, inlined=True)
+                segment = self._encode([self._converted_rows(batch) for batch in group], group[0].writer, inlined=True)
             except Exception:  # noqa: BLE001 - The upload raises it again, and fails its batch alone.
                 return False
             limit -= len(segment.data)
@@ -247,10 +247,10 @@ class Uploads:
 
     def _convert(self, batches: Sequence[ProducerBatch]) -> None:
         """Convert the records of several batches in one step, if that is possible."""
-        convert_together(batches, self.connection.runtime.clock())
+        convert_batches(batches, self.connection.runtime.clock())
 
-    def _rows(self, batch: ProducerBatch) -> Rows:
-        """The rows of a batch; raises what keeps one of them from being converted."""
+    def _converted_rows(self, batch: ProducerBatch) -> Rows:
+        """Convert the rows of a batch; raises the error of a row that does not fit."""
         return batch.tp, batch.table(self.connection.runtime.clock(), self.topics.row_format(batch.writer))
 
     def _encode(self, parts: Sequence[Rows], writer: TopicWriter, *, inlined: bool = False) -> EncodedRows:
@@ -269,14 +269,14 @@ class Uploads:
         uploaded: list[ProducerBatch] = []
         for batch in remaining:
             try:
-                parts.append(self._rows(batch))
+                parts.append(self._converted_rows(batch))
                 uploaded.append(batch)
             except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
                 batch.end_upload(error)
         if not uploaded:
             return
         try:
-            new_batches = self._deliver(uploaded, parts)
+            new_batches = self._put_segment(uploaded, parts)
         except Exception as error:  # noqa: BLE001 - the caller that waits for the uploads gets it
             for batch in uploaded:
                 batch.end_upload(error)
@@ -284,7 +284,7 @@ class Uploads:
         for batch, new_batch in zip(uploaded, new_batches, strict=True):
             batch.end_upload(new_batch)
 
-    def _deliver(self, batches: Sequence[ProducerBatch], parts: Sequence[Rows]) -> list[NewBatch]:
+    def _put_segment(self, batches: Sequence[ProducerBatch], parts: Sequence[Rows]) -> list[NewBatch]:
         """Encode rows as one segment, and PUT it."""
         encoded = self._encode(parts, batches[0].writer)
         connection, tp = self.connection, parts[0][0]
@@ -298,6 +298,6 @@ class Uploads:
             lambda: all(batch.abandoned for batch in batches),
             connection.measurements.count_retry,
         )
-        if len(encoded.data) >= _LARGE:
+        if len(encoded.data) >= _LARGE_BYTES:
             pa.default_memory_pool().release_unused()  # Else the allocator keeps what encoding took.
         return encoded.batches

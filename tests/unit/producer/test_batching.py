@@ -34,12 +34,12 @@ class Waiting(Sender):
     def __init__(self, demand: Callable[[], Exception | None] | None = None) -> None:
         self._demand = demand
         self._lock = ForkLock()
-        self._set(Transaction(ProducerIdentity(1, 0)))
+        self._set_txn(Transaction(ProducerIdentity(1, 0)))
 
     def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
         return self._demand() if self._demand is not None else None
 
-    def _flush_soon(self, waiter: Waiter) -> None:
+    def _flush_in_background(self, waiter: Waiter) -> None:
         if self._demand is not None:
             waiter.put(self._demand())
 
@@ -158,7 +158,7 @@ def test_many_threads_wait_for_one_batch() -> None:
     demands = threading.Semaphore(0)
 
     class Slow(Waiting):
-        def _flush_soon(self, waiter: Waiter) -> None:
+        def _flush_in_background(self, waiter: Waiter) -> None:
             demands.release()
 
     pending = batch()
@@ -175,7 +175,7 @@ def test_a_batch_that_settles_when_the_wait_begins_wakes_its_waiter() -> None:
     pending = batch()
 
     class Settles(Waiting):
-        def _flush_soon(self, waiter: Waiter) -> None:
+        def _flush_in_background(self, waiter: Waiter) -> None:
             assert pending.waiters == [waiter]
             pending.settle(landed(2))
             assert waiter.get(timeout=0) is None

@@ -131,12 +131,12 @@ def test_the_table_names_only_states_that_it_explains() -> None:
 
 def test_the_first_error_of_a_transaction_is_the_one_that_is_named() -> None:
     """API-09: what follows from it does not hide it."""
-    txn = in_state(ProducerState.IN_TRANSACTION).failed(ERROR).failed(SchemaMismatchError("later"))
+    txn = in_state(ProducerState.IN_TRANSACTION).with_failure(ERROR).with_failure(SchemaMismatchError("later"))
     with pytest.raises(InvalidTxnStateError, match="away") as raised:
-        txn.ending(Outcome.COMMIT)
+        txn.with_ending(Outcome.COMMIT)
     assert raised.value.__cause__ is ERROR
     with pytest.raises(ProducerFencedError) as fatal:
-        txn.failed(FATAL).ending(Outcome.ABORT)
+        txn.with_failure(FATAL).with_ending(Outcome.ABORT)
     assert fatal.value is FATAL
 
 
@@ -145,24 +145,24 @@ def test_a_refused_record_ends_an_open_transaction_only() -> None:
     error = RecordTooLargeError("too large")
     for state in ProducerState:
         txn = in_state(state)
-        after = txn.record_refused(error)
+        after = txn.with_record_refused(error)
         is_open = state is ProducerState.IN_TRANSACTION
         assert after.state is (ProducerState.ABORTABLE_ERROR if is_open else state)
         assert (after is txn) == (not is_open)
     preparing = in_state(ProducerState.IN_TRANSACTION).with_preparing(preparing=True)
-    assert preparing.record_refused(error) is preparing
+    assert preparing.with_record_refused(error) is preparing
 
 
 def test_a_failure_of_the_background_is_raised_once_by_the_next_call() -> None:
     """A2. It is not raised again after a future, or the call, has raised it."""
-    txn = in_state(identity=PLAIN).failed_in_background(ERROR)
-    later = txn.failed_in_background(SchemaMismatchError("second"))
+    txn = in_state(identity=PLAIN).with_background_failure(ERROR)
+    later = txn.with_background_failure(SchemaMismatchError("second"))
     assert (later.unreported, later.takes_records) == (ERROR, False)
-    assert (later.raised(ERROR).unreported, later.raised(ERROR).takes_records) == (None, True)
-    assert txn.reported_by_future(ERROR).failed_in_background(ERROR).unreported is None
-    assert in_state(ProducerState.IN_TRANSACTION).failed_in_background(ERROR).unreported is None
-    fatal = txn.failed(FATAL)
-    assert fatal.raised(FATAL).unreported is None
+    assert (later.with_raised(ERROR).unreported, later.with_raised(ERROR).takes_records) == (None, True)
+    assert txn.with_reported_by_future(ERROR).with_background_failure(ERROR).unreported is None
+    assert in_state(ProducerState.IN_TRANSACTION).with_background_failure(ERROR).unreported is None
+    fatal = txn.with_failure(FATAL)
+    assert fatal.with_raised(FATAL).unreported is None
 
 
 def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
@@ -171,32 +171,32 @@ def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
         (None, ProducerState.IN_TRANSACTION),
         (PreparedTxn(7, 3), ProducerState.PREPARED_TRANSACTION),
     ):
-        txn = replace(in_state(after), prepared=prepared).ending(Outcome.COMMIT)
-        assert txn.not_ended(Outcome.COMMIT, ERROR).state is after
-        txn = txn.submitting(PendingCommand(EndTxn(TRANSACTIONAL, Outcome.COMMIT), []))
-        txn = txn.not_ended(Outcome.COMMIT, ERROR)
+        txn = replace(in_state(after), prepared=prepared).with_ending(Outcome.COMMIT)
+        assert txn.with_end_error(Outcome.COMMIT, ERROR).state is after
+        txn = txn.with_submitting(PendingCommand(EndTxn(TRANSACTIONAL, Outcome.COMMIT), []))
+        txn = txn.with_end_error(Outcome.COMMIT, ERROR)
         assert txn.end_unknown
         with pytest.raises(InvalidTxnStateError, match="repeat that call"):
-            txn.ending(Outcome.ABORT)
-        txn = txn.ending(Outcome.COMMIT)
+            txn.with_ending(Outcome.ABORT)
+        txn = txn.with_ending(Outcome.COMMIT)
         assert txn.pending_end is not None
-        again = txn.submitting(txn.pending_end)
-        assert again.not_written().pending is again.pending  # KAFKA-17754
+        again = txn.with_submitting(txn.pending_end)
+        assert again.with_not_written().pending is again.pending  # KAFKA-17754
         assert again.with_end(Outcome.COMMIT, TRANSACTIONAL).state is ProducerState.READY
 
 
 def test_an_attempt_that_wrote_nothing_is_forgotten_if_it_was_the_first() -> None:
     txn = in_state(ProducerState.IN_TRANSACTION)
-    txn = txn.submitting(txn.append([uploaded(1)]))
-    assert txn.not_written().pending is None
+    txn = txn.with_submitting(txn.append([uploaded(1)]))
+    assert txn.with_not_written().pending is None
 
 
 def test_an_abort_that_failed_forbids_a_commit() -> None:
     """Its unsent records are dropped already."""
-    txn = in_state(ProducerState.IN_TRANSACTION).ending(Outcome.ABORT).not_ended(Outcome.ABORT, ERROR)
+    txn = in_state(ProducerState.IN_TRANSACTION).with_ending(Outcome.ABORT).with_end_error(Outcome.ABORT, ERROR)
     with pytest.raises(InvalidTxnStateError, match="abort it"):
-        txn.ending(Outcome.COMMIT)
-    assert txn.ending(Outcome.ABORT).state is ProducerState.ABORTING_TRANSACTION
+        txn.with_ending(Outcome.COMMIT)
+    assert txn.with_ending(Outcome.ABORT).state is ProducerState.ABORTING_TRANSACTION
 
 
 def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> None:
@@ -204,7 +204,7 @@ def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> Non
     txn = in_state(ProducerState.COMMITTING_TRANSACTION).with_end(Outcome.COMMIT, TRANSACTIONAL)
     assert txn.has_ended(Outcome.COMMIT)
     assert not txn.has_ended(Outcome.ABORT)
-    assert not txn.begun().has_ended(Outcome.COMMIT)
+    assert not txn.begin().has_ended(Outcome.COMMIT)
     assert not txn.end_reported().has_ended(Outcome.COMMIT)
 
 
@@ -214,9 +214,9 @@ def test_sequences_are_contiguous_and_begin_again_in_each_epoch() -> None:
     pending = txn.append([uploaded(3), uploaded(2)])
     assert isinstance(pending.command, Append)
     assert [batch.base_sequence for batch in pending.command.batches] == [0, 3]
-    txn = txn.submitting(pending).registered()
+    txn = txn.with_submitting(pending).with_registered()
     assert [batch.base_sequence for batch in txn.append([uploaded(1)]).command.batches] == [5]
-    txn = txn.ending(Outcome.COMMIT).with_end(Outcome.COMMIT, ProducerIdentity(7, 4, "id"))
+    txn = txn.with_ending(Outcome.COMMIT).with_end(Outcome.COMMIT, ProducerIdentity(7, 4, "id"))
     assert [batch.base_sequence for batch in txn.append([uploaded(1)]).command.batches] == [0]
 
 
@@ -225,7 +225,7 @@ def test_offsets_go_with_one_command_only() -> None:
     first = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),))
     second = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),))
     txn = in_state(ProducerState.IN_TRANSACTION).with_offsets(first, 0)
-    txn = txn.submitting(txn.append([])).with_offsets(second, 0).registered()
+    txn = txn.with_submitting(txn.append([])).with_offsets(second, 0).with_registered()
     end = txn.end(Outcome.COMMIT, [])
     assert end is not None
     assert end.command.offsets == (second,)
@@ -242,7 +242,7 @@ def test_an_empty_transaction_has_no_command(outcome: Outcome) -> None:
 def test_a_command_without_an_answer_is_ended_in_the_chain() -> None:
     """API-17: the chain may know of the transaction."""
     txn = in_state(ProducerState.IN_TRANSACTION)
-    txn = txn.submitting(txn.append([uploaded(1)])).ending(Outcome.ABORT).without_unsent()
+    txn = txn.with_submitting(txn.append([uploaded(1)])).with_ending(Outcome.ABORT).without_unsent()
     assert txn.end(Outcome.ABORT, []) == PendingCommand(EndTxn(TRANSACTIONAL, Outcome.ABORT), ())
 
 
@@ -280,38 +280,40 @@ def _after_an_input(rng: random.Random, txn: Transaction) -> tuple[Transaction, 
         known = pending.command.outcome
         if rng.random() < 0.5:
             return txn.with_end(known, following), True
-        return txn.with_started().not_ended(known, ERROR), False
+        return txn.with_started().with_end_error(known, ERROR), False
     if pending is not None and isinstance(pending.command, Append) and rng.random() < 0.7:
-        answers = (txn.registered, txn.not_written, txn.with_started, lambda: txn.submitting(pending))
+        answers = (txn.with_registered, txn.with_not_written, txn.with_started, lambda: txn.with_submitting(pending))
         return rng.choice(answers)(), False
     if txn.state in (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_TRANSACTION):
         if txn.pending_end is not None:
-            again = txn.ending(outcome)
-            return again.submitting(txn.pending_end), False
+            again = txn.with_ending(outcome)
+            return again.with_submitting(txn.pending_end), False
         if txn.state is ProducerState.ABORTING_TRANSACTION:
             txn, outcome = txn.without_unsent(), Outcome.ABORT
         else:
             outcome = Outcome.COMMIT
         command = txn.end(outcome, [] if outcome is Outcome.ABORT or pending is not None else [uploaded(2)])
-        return (txn.submitting(command), False) if command is not None else (txn.with_end(outcome, following), True)
+        return (
+            (txn.with_submitting(command), False) if command is not None else (txn.with_end(outcome, following), True)
+        )
     inputs: list[Callable[[], Transaction]] = [
-        txn.begun,
+        txn.begin,
         lambda: txn.with_offsets(TxnOffsets("g", ()), 1),
-        lambda: txn.ending(outcome),
-        lambda: txn.failed(ERROR) if txn.state is not ProducerState.READY else txn,
-        lambda: txn.record_refused(ERROR),
+        lambda: txn.with_ending(outcome),
+        lambda: txn.with_failure(ERROR) if txn.state is not ProducerState.READY else txn,
+        lambda: txn.with_record_refused(ERROR),
         lambda: txn.with_preparing(preparing=True).with_preparing(preparing=False),
     ]
     if txn.state is ProducerState.IN_TRANSACTION and pending is None:
-        inputs += [lambda: txn.submitting(txn.append([uploaded(rng.randrange(1, 4))]))] * 4
+        inputs += [lambda: txn.with_submitting(txn.append([uploaded(rng.randrange(1, 4))]))] * 4
         inputs.append(txn.with_prepared)
     if rng.random() < 0.02:
-        inputs = [lambda: txn.failed(FATAL), lambda: txn.after(ProducerEvent.CLOSE)]
+        inputs = [lambda: txn.with_failure(FATAL), lambda: txn.after(ProducerEvent.CLOSE)]
     return rng.choice(inputs)(), False
 
 
 def test_a_record_that_a_state_refused_fails_no_later_transaction() -> None:
     """A thread sends while another commits, and the next transaction is open before the refusal arrives."""
-    txn = Transaction(ProducerIdentity(1, 0, "p")).begun()
-    assert txn.record_refused(InvalidTxnStateError("the transaction is being committed or aborted")) is txn
-    assert txn.record_refused(RecordTooLargeError("too large")).state is ProducerState.ABORTABLE_ERROR
+    txn = Transaction(ProducerIdentity(1, 0, "p")).begin()
+    assert txn.with_record_refused(InvalidTxnStateError("the transaction is being committed or aborted")) is txn
+    assert txn.with_record_refused(RecordTooLargeError("too large")).state is ProducerState.ABORTABLE_ERROR
