@@ -44,7 +44,7 @@ def run() -> Iterator[Result]:
         check_rights(rules, OWNER, declared.right(command, state))
 
     def cold() -> None:
-        rules._answers.clear()  # noqa: SLF001 - as for names that no command has had
+        rules._cached_answers.clear()  # noqa: SLF001 - as for names that no command has had
         check_rights(rules, OWNER, declared.right(command, state))
 
     for name, call, target in (("known before", warm, 5), ("new names", cold, 20)):

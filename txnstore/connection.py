@@ -27,12 +27,12 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.principals import asking
 from txnstore.chain.traces import check_new, no_document
 from txnstore.coordinator.coordinator import Coordinator
-from txnstore.coordinator.recovery import abandoned, unblock
+from txnstore.coordinator.recovery import find_abandoned, unblock
 from txnstore.core.authorization.changes import check_principal
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.authorization.rights import Right, check_rights
 from txnstore.core.authorization.rules import Authorization
-from txnstore.core.blocked import Offsets, blocked_partitions, blockers
+from txnstore.core.blocked import Offsets, blocked_partitions, blocking_producers
 from txnstore.core.log.commands import Append
 from txnstore.core.model import Command, TopicPartition
 from txnstore.core.routes import sole_chain_of, with_expired
@@ -421,7 +421,7 @@ class Connection:
             end: The offset to read up to, by partition; the end of the log of the others.
         """
         blocked = blocked_partitions(view, partitions, start, end)
-        return self.view(refresh=False) if blocked and self.unblock(blockers(view, blocked)) else view
+        return self.view(refresh=False) if blocked and self.unblock(blocking_producers(view, blocked)) else view
 
     def unblock(self, producer_ids: Iterable[int]) -> bool:
         """End the abandoned transactions of these producers: decided ones, and ones past their timeout.
@@ -438,7 +438,7 @@ class Connection:
         failed_at: dict[int, int] = self.cached("transactions not ended", dict)
         now = self.runtime.monotonic()
         due = [each for each in producer_ids if each not in failed_at or now - failed_at[each] >= _END_AGAIN_MS]
-        txns = abandoned(self.chains.ages, self.view(refresh=False), due)
+        txns = find_abandoned(self.chains.ages, self.view(refresh=False), due)
         writable = bool(txns) and self._is_writable()
         failed_at.update((txn.producer_id, now) for txn in (unblock(self.coordinator, txns) if writable else txns))
         return writable

@@ -152,7 +152,7 @@ def entry(app: App, number: int, chain: int | None) -> None:
     """Show entry NUMBER of a chain with all of its events."""
     import json
 
-    from txnstore.core.history import askers
+    from txnstore.core.history import principals_of_events
     from txnstore.core.state import UnknownEvent
 
     with app.connect() as connection:
@@ -167,7 +167,7 @@ def entry(app: App, number: int, chain: int | None) -> None:
     app.out.record(summary if asked is None else {**summary, "principals": asked})
     shown = asked[0] if asked and len(asked) == 1 else None
     dumped = content.model_dump(mode="json")["events"]
-    for event, principal in zip(dumped, askers(content.principals), strict=False):
+    for event, principal in zip(dumped, principals_of_events(content.principals), strict=False):
         if principal != shown:
             app.out.line(f"By {principal}:")
             shown = principal

@@ -24,7 +24,7 @@ from txnstore.core.log.model import Batch
 from txnstore.core.log.released import entry_of
 from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
-from txnstore.core.maintenance import SegmentsReplaced, unconserved
+from txnstore.core.maintenance import SegmentsReplaced, sums_violation
 from txnstore.core.model import NO_FEATURES, TopicPartition, sorted_items
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
@@ -445,7 +445,7 @@ def sums_violations(
     partition = state.partitions[tp]
     is_aborted, offsets = aborted_batches(partition), set(event.removed)
     read = [batch for batch in partition.batches if batch.base_offset in offsets and not is_aborted(batch)]
-    problem = unconserved(event.added, event.sums, merge=event.clean_until is None)
+    problem = sums_violation(event.added, event.sums, merge=event.clean_until is None)
     # Of a batch that the log start cuts, only the rest is read.
     if problem is None and not any(batch.base_offset < partition.log_start for batch in read):
         records, before = sum(batch.records for batch in read), [recorded.get(rows_of(batch)) for batch in read]

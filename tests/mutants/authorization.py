@@ -30,7 +30,7 @@ _WRITERS = ("producer:a/1", "producer:b/1", "plain:p/1", "plain:p/2", *ADMINISTR
 #: Faults that the simulation finds by the rulebook, under rules that change under load.
 _FAULTS: tuple[tuple[str, Any, str, str, int], ...] = (
     ("commands are not checked", deciding.decide, 'if $authorization.mode != "off":', "if False:", 1),
-    ("what was refused is committed", deciding._repetition, "return None if $decision.events else $decision",
+    ("what was refused is committed", deciding._repeated_decision, "return None if $decision.events else $decision",
      "return $decision", 1),
     ("another chain uses the rules that its process knew", Chain.authorization,
      "if $catalog is self or not is_in_use($state):", "if True:", 3),
@@ -63,7 +63,7 @@ AUTHORIZATION = (
     ),
     Mutant(
         "a repetition of what is committed is refused",
-        deciding._repetition,
+        deciding._repeated_decision,
         "if not COMMANDS[type($command)].repeats:",
         "if True:",
         mishaps=(Mishap.OUTAGE, Mishap.LOST),

@@ -11,9 +11,9 @@ from txnstore.coordinator.coordinator import _has_added as has_all
 from txnstore.core.view import View
 
 #: Lines of ``Coordinator._end``.
-_SEND_AHEAD = "    appended = self._append_ahead(command, coordinator_chain, others) if others else {}\n"
+_SEND_AHEAD = "    appended = self._append_before_end(command, coordinator_chain, others) if others else {}\n"
 _NAME_LAST = """\
-    after = self._after(producer, coordinator_chain, others)
+    after = self._entries_after_parts(producer, coordinator_chain, others)
     last = replace(command, batches=coordinator_part.batches, offsets=coordinator_part.offsets, after=after)
     submit = self._submit if decided else self._submit_part
     try:

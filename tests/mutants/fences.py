@@ -40,7 +40,7 @@ FENCES = (
     ),
     Mutant(
         "the evidence of a coordinator is never renewed",
-        Coordinator._is_old,
+        Coordinator._may_be_too_old,
         "return $now - $added.timestamp > MAX_ADDED_AGE_MS // 2",
         "return False",
         test="protocol/producer/test_two_phase.py::test_long_transaction_over_chains_continues_after_days",
@@ -103,7 +103,7 @@ FENCES = (
     ),
     Mutant(
         "a topic is deleted before other chains close it",
-        copies._delete,
+        copies._close_and_delete,
         "$others = leaders_of($topic, len($chains)) - {CATALOG}",
         "$others = set()",
         test=_FENCES + "test_deletion_fails_if_chain_cannot_close_topic",

@@ -93,7 +93,7 @@ GATEWAYS = (
     _mutant(
         "members of a gateway are not live",
         membership.expire_if_none_live,
-        "_group($draft, $name).classic_members or ",
+        "_group_in($draft, $name).classic_members or ",
         "",
         _KINDS,
     ),
@@ -168,7 +168,7 @@ GATEWAYS = (
     _mutant(
         "a repeated batch is appended again",
         appending._check_sequence,
-        "$repeated = _in_window($window, $batch)",
+        "$repeated = _find_in_window($window, $batch)",
         "$repeated = None",
         _ALONE,
     ),

@@ -27,7 +27,7 @@ GROUPS = (
     ),
     Mutant(
         "pending offsets of an aborted transaction take effect",
-        fold.decided_offsets,
+        fold.end_pending_offsets,
         "if $outcome is Outcome.COMMIT:",
         "if True:",
     ),
@@ -79,7 +79,7 @@ GROUPS = (
     Mutant(
         "a commit without membership is accepted while a gateway keeps members",
         membership.expire_if_none_live,
-        "_group($draft, $name).classic_members or ",
+        "_group_in($draft, $name).classic_members or ",
         "",
         settings=_GATEWAYS,
     ),

@@ -45,7 +45,7 @@ TRANSACTIONS = (
     ),
     Mutant(
         "a marker carries the epoch of its transaction",
-        rules._marker_of,
+        rules._next_marker,
         "$decided.epoch + 1",
         "$decided.epoch",
     ),
@@ -91,7 +91,7 @@ TRANSACTIONS = (
     ),
     Mutant(
         "other chains do not get the epoch of the client",
-        Coordinator._added,
+        Coordinator._find_added,
         "$state.timestamp, $txn.session_epoch)",
         "$state.timestamp)",
         chains=3,

@@ -11,7 +11,7 @@ from txnstore.core.groups.commands import DeleteGroup, LeaveGroup, ResetOffsets,
 from txnstore.core.groups.consumer_protocol import assigned_partitions, subscribed_topics
 from txnstore.core.groups.membership import holders
 from txnstore.core.groups.model import ClassicMember, Group, GroupKind, Member, OffsetAndMetadata, PartitionHolder
-from txnstore.core.groups.offsets import committed, exists, group_offset, live_words
+from txnstore.core.groups.offsets import committed, describe_live_members, exists, group_offset
 from txnstore.core.log.visibility import check_offset
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
@@ -166,7 +166,7 @@ def reset_offsets(
     name = check_id("group", name)
     view = connection.view()
     if _live_members(connection, view, name):
-        msg = f"group {name!r} has {live_words(view.groups[name])}, so its offsets cannot be reset"
+        msg = f"group {name!r} has {describe_live_members(view.groups[name])}, so its offsets cannot be reset"
         raise GroupNotEmptyError(msg)
     if isinstance(to, Mapping):
         items = tuple(group_offset(tp, value) for tp, value in to.items())

@@ -9,7 +9,7 @@ from txnstore.admin.transactions import HISTORY_ENTRIES, partition_log
 from txnstore.chain.tail import missing_entry, read_entry
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
-from txnstore.core.history import Happened
+from txnstore.core.history import HistoryEntry
 from txnstore.core.log.dump import LogLine, Traces, log_lines
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -80,7 +80,7 @@ def dump_log(
     )
 
 
-def _newest_first(connection: Connection, chain: int, head: int, deleted: int, entries: int) -> Iterator[Happened]:
+def _newest_first(connection: Connection, chain: int, head: int, deleted: int, entries: int) -> Iterator[HistoryEntry]:
     """Read at most ``entries`` entries of a chain, the newest one first."""
     objects, keys = connection.objects, connection.keys
     stop_before = max(deleted, head - entries)
@@ -93,4 +93,4 @@ def _newest_first(connection: Connection, chain: int, head: int, deleted: int, e
                     return  # A vacuum has deleted it meanwhile.
                 raise missing_entry(keys, chain, number, f"entry {head} exists")
             entry = read[0]
-            yield Happened(chain, number, entry.timestamp, entry.writer_id, entry.events, entry.principals)
+            yield HistoryEntry(chain, number, entry.timestamp, entry.writer_id, entry.events, entry.principals)

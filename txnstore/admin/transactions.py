@@ -22,7 +22,7 @@ from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.blocked import blocked_partitions, known_transaction
 from txnstore.core.fences import fenced_epoch, lacks_markers
-from txnstore.core.history import Happened, steps_of
+from txnstore.core.history import HistoryEntry, steps_of
 from txnstore.core.log.model import Partition
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, chain_of_transactional_id
@@ -195,7 +195,7 @@ def transaction_history(
     deleted = tuple(connection.chains.boundaries())
     ranges = newest([state.sequence for state in view.states], limit, deleted)
     entries = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
-    happened_by_chain: dict[int, list[Happened]] = {}
+    happened_by_chain: dict[int, list[HistoryEntry]] = {}
     complete, cut_by_limit = all(numbers.start <= 1 for numbers in ranges), set(range(len(ranges)))
     for chain_and_sequence, entry_and_size in zip(
         entries,
@@ -210,7 +210,7 @@ def transaction_history(
             cut_by_limit.discard(chain_and_sequence[0])  # The limit omits only entries from before ``since``.
             continue
         entry = entry_and_size[0]
-        happened = Happened(
+        happened = HistoryEntry(
             chain_and_sequence[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals
         )
         happened_by_chain.setdefault(chain_and_sequence[0], []).append(happened)

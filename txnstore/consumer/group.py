@@ -11,7 +11,7 @@ from txnstore.consumer.subscription import Positions
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
-from txnstore.core.groups.offsets import committed, group_offset, identified_by
+from txnstore.core.groups.offsets import committed, group_offset, with_topic_id
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_producer
 from txnstore.core.view import View
@@ -78,7 +78,7 @@ class ConsumerGroup:
             self._positions.positions(self._connection.view) if offsets is None else check_mapping("offsets", offsets)
         )
         ids = self._positions.topic_ids
-        items = tuple(identified_by(group_offset(tp, value), ids) for tp, value in chosen.items())
+        items = tuple(with_topic_id(group_offset(tp, value), ids) for tp, value in chosen.items())
         try:
             self._commit(items)
         except UnknownTopicOrPartitionError:

@@ -61,7 +61,7 @@ class Completions:
         self._chains[chain_of_producer(decided.producer_id)].submit(self._write_markers(decided))
 
     def _write_markers(self, decided: DecidedTransaction) -> CompleteTxn:
-        """Write the missing markers; returns the command that completes the transaction in the coordinator's chain."""
+        """Write the missing markers; return the command that completes the transaction in the coordinator's chain."""
         coordinator_chain = chain_of_producer(decided.producer_id)
         others = sorted(chains_of(decided, len(self._chains)) - {coordinator_chain})
         # The state of this process is that of the decision, or a later one.
@@ -72,7 +72,7 @@ class Completions:
         return CompleteTxn(decided, tuple(sorted(after.items())))
 
     def _write_markers_in(self, number: int, decided: DecidedTransaction, decision: tuple[int, int]) -> int:
-        """Write the markers in one chain; returns an entry that follows them."""
+        """Write the markers in one chain; return an entry that follows them."""
         chain = self._chains[number]
         command = WriteMarkers(decided, decision)
         try:
@@ -102,7 +102,7 @@ class Completions:
         self.in_background(decided.transactional_id, partial(self._finish_with_next_entry, decided, self._background()))
 
     def _finish_with_next_entry(self, decided: DecidedTransaction, background: Executor) -> None:
-        """Write the missing markers, and queue the completion for the next entry; later write one if there was none."""
+        """Write the missing markers, and queue the completion for the next entry; write it later without one."""
         completion = self._write_markers(decided)
         chain = self._chains[chain_of_producer(decided.producer_id)]
         queued = chain.enqueue(completion)
@@ -115,24 +115,24 @@ class Completions:
             except StorageError:  # The entry that carried it may have failed with its own writer; repeating is safe.
                 chain.submit(completion)
 
-        background.submit(_quietly, decided.transactional_id, complete)
+        background.submit(_run_logging_errors, decided.transactional_id, complete)
 
     def in_background(self, transactional_id: str | None, work: Callable[[], object]) -> None:
-        """Run work on a transaction in the background; an error is logged, and the next command repeats the work."""
+        """Run work on a transaction in the background; log an error, as the next command repeats the work."""
         self.wait_for(transactional_id)
-        running = self._background().submit(_quietly, transactional_id, work)
+        running = self._background().submit(_run_logging_errors, transactional_id, work)
         with self._lock.own:
             self._running[transactional_id or ""] = running, work
-        running.add_done_callback(partial(self._forget, transactional_id or ""))
+        running.add_done_callback(partial(self._remove_done, transactional_id or ""))
 
-    def _forget(self, name: str, done: Future[None]) -> None:
-        """Drop work that is done, unless later work of the id has replaced it."""
+    def _remove_done(self, name: str, done: Future[None]) -> None:
+        """Remove work that is done, unless later work of the id has replaced it."""
         with self._lock.own:
             if name in self._running and self._running[name][0] is done:
                 del self._running[name]
 
     def wait_for(self, transactional_id: str | None) -> None:
-        """Wait for the background work of this process on a transactional id, if there is any.
+        """Wait for background work of this process on a transactional id, if there is any.
 
         Work that has not started runs in the calling thread, so a full executor cannot block it; its entries name the
         principal of the process, as those of the executor do.
@@ -143,12 +143,12 @@ class Completions:
             return
         if running.cancel():
             with asking(None):
-                _quietly(transactional_id, work)
+                _run_logging_errors(transactional_id, work)
         else:
             running.result()
 
     def when_free(self, producer: ProducerIdentity, call: Callable[[], T], *, wait: bool = True) -> T:
-        """Call ``call``, and complete the previous transaction of the producer first if it refuses the call (ADD-05).
+        """Run ``call``; if the previous transaction of the producer prevents it, complete that first (ADD-05).
 
         ``wait``: wait for background work first; False if this runs in the background itself.
         """
@@ -166,7 +166,7 @@ class Completions:
         return call()
 
 
-def _quietly(transactional_id: str | None, work: Callable[[], object]) -> None:
+def _run_logging_errors(transactional_id: str | None, work: Callable[[], object]) -> None:
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the next command of the transactional id repeats it and raises

@@ -28,12 +28,12 @@ from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, F
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import chain_of
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
-from txnstore.core.groups.offsets import identified_in
+from txnstore.core.groups.offsets import with_catalog_topic_id
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS, find_batch
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.maintenance import DropObjects, ForgetObjects
 from txnstore.core.model import Command, ProducerIdentity, TopicPartition
-from txnstore.core.routes import Part, chains_of, joined, keys_by_chain, parts_of
+from txnstore.core.routes import Part, chains_of, join_answers, keys_by_chain, parts_of
 from txnstore.core.routing import (
     CATALOG,
     chain_of_group,
@@ -106,7 +106,7 @@ class Coordinator:
             case DeleteTopic():
                 return delete_topic(self._chains, command)
             case DropObjects() | ForgetObjects():
-                return self._objects(command)
+                return self._change_objects(command)
             case ChangeAuthorization() | ChangeAcls():
                 return self._change_authorization(command)
             case CommitOffsets():
@@ -119,7 +119,7 @@ class Coordinator:
         return submit_copying_topics(self._chains, number, command)
 
     def _submit_part(self, number: int, command: C) -> Any:
-        """Submit the part of a command that is for one chain, with the ids of the topics of its offsets.
+        """Submit the part of a command for one chain, with the topic ids of its offsets.
 
         The ids are looked up here, last of all, because a lookup can be outdated before its part is written:
 
@@ -186,12 +186,16 @@ class Coordinator:
         txn = state.transactions[producer.transactional_id or ""]
         command_after = replace(command, after=(coordinator_chain, state.sequence))
         others = chains_of(txn, len(self._chains)) - {coordinator_chain}
-        self._all({number: partial(self._submit, number, command_after) for number in sorted(others)}, happened=True)
+        self._run_in_chains(
+            {number: partial(self._submit, number, command_after) for number in sorted(others)}, happened=True
+        )
 
     def _fence_in_all_chains(self, command: FenceProducer) -> None:
         """Submit a fence to all its chains; the entry that granted the new epoch is already stored."""
         numbers = chains_of(command, len(self._chains)) - {chain_of_producer(command.producer.producer_id)}
-        self._all({number: partial(self._submit, number, command) for number in sorted(numbers)}, happened=True)
+        self._run_in_chains(
+            {number: partial(self._submit, number, command) for number in sorted(numbers)}, happened=True
+        )
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
         self._identify_topics(command)  # Unknown topics are refused before anything is written.
@@ -201,21 +205,23 @@ class Coordinator:
                 number: partial(self._submit_part, number, Append(producer, part.batches, part.offsets))
                 for number, part in parts.items()
             }
-            return joined(parts, self._all(work, happened=False))
+            return join_answers(parts, self._run_in_chains(work, happened=False))
         coordinator_chain = chain_of_producer(producer.producer_id)
         coordinator_part = parts.get(coordinator_chain, Part())
         others = {number: part for number, part in parts.items() if number != coordinator_chain}
         try:
             added, appended = self._add_and_append(producer, coordinator_chain, coordinator_part, others, command)
         except InvalidTxnStateError:
-            repeated = self._repeated(command, coordinator_chain, others) if command.added_only else None
+            repeated = self._find_repeated(command, coordinator_chain, others) if command.added_only else None
             if repeated is None:
                 raise
             return repeated
-        return joined(parts, {coordinator_chain: appended, **self._register(producer, added, others)})
+        return join_answers(parts, {coordinator_chain: appended, **self._register(producer, added, others)})
 
-    def _repeated(self, command: Append, coordinator_chain: int, others: Iterable[int]) -> tuple[Appended, ...] | None:
-        """Where batches that are not in the open transaction were appended before, in the session; None if nowhere.
+    def _find_repeated(
+        self, command: Append, coordinator_chain: int, others: Iterable[int]
+    ) -> tuple[Appended, ...] | None:
+        """Find where batches of an earlier transaction of the session were appended; None if any is unknown.
 
         The coordinator's chain answers for its own partitions, and does not know the logs of the others.
         """
@@ -269,8 +275,8 @@ class Coordinator:
             topic_ids=topic_ids,
             added_only=joining is not None and joining.added_only,
         )
-        added = self._added(coordinator_chain, command)
-        if added is not None and self._is_old(added, others):
+        added = self._find_added(coordinator_chain, command)
+        if added is not None and self._may_be_too_old(added, others):
             added, command = None, replace(command, renews=True)
         # A batch that rests on an outdated state is refused by its chain. The answer that they are added is not checked
         # by anything that follows, so the head of the coordinator's chain gives it.
@@ -279,13 +285,13 @@ class Coordinator:
         submit = partial(self._submit_part, coordinator_chain, command)
         while True:
             appended = self.completions.when_free(producer, submit)
-            added = self._added(coordinator_chain, command)
+            added = self._find_added(coordinator_chain, command)
             if added is not None or not others:
                 return added, appended
             # The entry has added them, so another process has ended the transaction since: the next attempt is refused.
 
-    def _added(self, coordinator_chain: int, command: Append) -> Added | None:
-        """The evidence that the open transaction has the partitions and groups of an append; None if it lacks any.
+    def _find_added(self, coordinator_chain: int, command: Append) -> Added | None:
+        """Return evidence that the open transaction has the partitions and groups of an append; None if it lacks any.
 
         Read from the state of this process: it is true as of that entry, which comes before the decision.
         """
@@ -296,19 +302,19 @@ class Coordinator:
         return Added(coordinator_chain, state.sequence, state.timestamp, txn.session_epoch)
 
     def _topic_ids(self, tps: Iterable[TopicPartition]) -> tuple[tuple[str, str], ...]:
-        """Pairs of (topic, topic id) of partitions, where the id is known."""
+        """Return pairs of (topic, topic id) for partitions whose topic id is known."""
         topics = self._chains[CATALOG].state.topics
         return tuple((name, topics[name].topic_id) for name in sorted({tp.topic for tp in tps}) if name in topics)
 
-    def _is_old(self, added: Added, chains: Iterable[int]) -> bool:
-        """Whether these chains may soon refuse the evidence as too old: the coordinator's chain was idle for hours."""
+    def _may_be_too_old(self, added: Added, chains: Iterable[int]) -> bool:
+        """Whether a chain may soon refuse the evidence as too old, if the coordinator's chain was idle for hours."""
         now = max([self._runtime.clock(), *(self._chains[number].state.timestamp for number in chains)])
         return now - added.timestamp > MAX_ADDED_AGE_MS // 2
 
     def add_in_background(
         self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]
     ) -> bool:
-        """Start to add partitions and groups of other chains in the background.
+        """Start to add partitions and groups of other chains to the transaction; return whether there are any.
 
         It saves the next append a round trip. If it fails, that append adds them, or raises.
 
@@ -322,7 +328,7 @@ class Coordinator:
         tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != coordinator_chain)
         names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != coordinator_chain))
         command = Append(producer, partitions=tps, groups=names, topic_ids=self._topic_ids(tps))
-        if not (tps or names) or self._added(coordinator_chain, command) is not None:
+        if not (tps or names) or self._find_added(coordinator_chain, command) is not None:
             return False
         self.completions.in_background(
             producer.transactional_id,
@@ -338,7 +344,7 @@ class Coordinator:
             number: partial(self._submit_part, number, Append(producer, part.batches, part.offsets, added=added))
             for number, part in parts.items()
         }
-        return self._all(work, happened=True)
+        return self._run_in_chains(work, happened=True)
 
     def _end(self, command: EndTxn) -> Ended:
         producer = command.producer
@@ -355,11 +361,11 @@ class Coordinator:
         try:
             self._identify_topics(command)  # Unknown topics are refused before anything is written.
         except UnknownTopicOrPartitionError:
-            decided = self._decided_before(command, coordinator_chain) is not None
+            decided = self._earlier_decision(command, coordinator_chain) is not None
             if not decided:
                 raise
-        appended = self._append_ahead(command, coordinator_chain, others) if others else {}
-        after = self._after(producer, coordinator_chain, others)
+        appended = self._append_before_end(command, coordinator_chain, others) if others else {}
+        after = self._entries_after_parts(producer, coordinator_chain, others)
         last = replace(command, batches=coordinator_part.batches, offsets=coordinator_part.offsets, after=after)
         submit = self._submit if decided else self._submit_part
         try:
@@ -370,9 +376,9 @@ class Coordinator:
             self.completions.finish_later(ended.unfinished)
         if ended.repeated:
             return ended
-        return replace(ended, appended=joined(parts, {**appended, coordinator_chain: ended.appended}))
+        return replace(ended, appended=join_answers(parts, {**appended, coordinator_chain: ended.appended}))
 
-    def _append_ahead(
+    def _append_before_end(
         self, command: EndTxn, coordinator_chain: int, parts: dict[int, Part]
     ) -> dict[int, tuple[Appended, ...]]:
         """Append the batches and offsets of other chains before the decision.
@@ -386,7 +392,7 @@ class Coordinator:
         except StorageError:
             raise
         except TxnStoreError:
-            txn = self._decided_before(command, coordinator_chain)
+            txn = self._earlier_decision(command, coordinator_chain)
             if txn is None:
                 raise
             states = self._chains.concurrently({number: self._chains[number].refresh for number in parts})
@@ -395,15 +401,15 @@ class Coordinator:
                 for number, part in parts.items()
             }
 
-    def _decided_before(self, command: EndTxn, coordinator_chain: int) -> Transaction | None:
-        """The transaction, if an earlier attempt of this end was decided; else None."""
+    def _earlier_decision(self, command: EndTxn, coordinator_chain: int) -> Transaction | None:
+        """Return the transaction if an earlier attempt of this end was decided, else None."""
         txn = self._chains[coordinator_chain].refresh().transactions.get(command.producer.transactional_id or "")
         return txn if txn is not None and was_decided(txn, command) else None
 
-    def _after(
+    def _entries_after_parts(
         self, producer: ProducerIdentity, coordinator_chain: int, parts: dict[int, Part]
     ) -> tuple[tuple[int, int], ...]:
-        """For each other chain of the transaction an entry that follows all its batches and offsets."""
+        """Return, for each other chain of the transaction, an entry that follows all its batches and offsets."""
         txn = self._chains[coordinator_chain].state.transactions.get(producer.transactional_id or "")
         numbers = set(parts) | (chains_of(txn, len(self._chains)) if txn is not None else set())
         return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {coordinator_chain}))
@@ -444,21 +450,21 @@ class Coordinator:
         if is_in_use(catalog.state):
             follow = FollowAuthorization(catalog.state.sequence)
             others = [chain for chain in self._chains if chain is not catalog]
-            self._all({chain.number: partial(chain.submit, follow) for chain in others}, happened=True)
+            self._run_in_chains({chain.number: partial(chain.submit, follow) for chain in others}, happened=True)
         return answer
 
-    def _objects(self, command: DropObjects | ForgetObjects) -> tuple[str, ...] | None:
+    def _change_objects(self, command: DropObjects | ForgetObjects) -> tuple[str, ...] | None:
         work = {
             number: partial(self._chains[number].submit, type(command)(keys))
             for number, keys in keys_by_chain(command.keys, len(self._chains)).items()
         }
-        answers = self._all(work, happened=False)
+        answers = self._run_in_chains(work, happened=False)
         if isinstance(command, ForgetObjects):
             return None
         return tuple(key for number in sorted(answers) for key in answers[number])
 
     def _identify_topics(self, command: C) -> tuple[C, int | None]:
-        """The command with the topic ids of its offsets, which the chain of a group does not know.
+        """Return the command with the topic ids of its offsets, which the chain of a group does not know.
 
         If the cached state of the catalog's chain refuses them, its head decides.
 
@@ -473,15 +479,15 @@ class Coordinator:
             return command, None
         catalog = self._chains[CATALOG].state
         try:
-            identified = _identified(catalog, offsets)
+            identified = _identify_offsets(catalog, offsets)
         except UnknownTopicOrPartitionError:
             catalog = self._chains[CATALOG].refresh()
-            identified = _identified(catalog, offsets)
+            identified = _identify_offsets(catalog, offsets)
         changed = identified[0] if isinstance(command.offsets, TxnOffsets) else identified
         return replace(command, offsets=changed), catalog.sequence
 
-    def _all(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
-        """Run the work of all chains concurrently and return the answers.
+    def _run_in_chains(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
+        """Run the work of all chains concurrently, and return the answers.
 
         Args:
             work: The work of each chain.
@@ -501,11 +507,11 @@ class Coordinator:
         return answers
 
 
-def _identified(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOffsets, ...]:
+def _identify_offsets(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOffsets, ...]:
     return tuple(
         replace(
             item,
-            offsets=tuple(identified_in(catalog, item.group, offset) for offset in item.offsets),
+            offsets=tuple(with_catalog_topic_id(catalog, item.group, offset) for offset in item.offsets),
             catalog=catalog.sequence,
         )
         for item in offsets

@@ -1,4 +1,4 @@
-"""The copies of the catalog in the other chains: chain 0 decides, and a process that needs a copy makes it."""
+"""The copies of the catalog in the other chains: chain 0 decides; a process that needs a copy makes it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def submit_copying_topics(chains: Chains, number: int, command: Command) -> Any:
 
 
 def copy_topics(chains: Chains, number: int, topics: Iterable[str]) -> bool:
-    """Update a chain's copies of these topics; whether any was stale. One GET, and one PUT per stale copy."""
+    """Update a chain's copies of these topics; return whether any was stale. One GET, and one PUT per stale copy."""
     if number == CATALOG:
         return False
     catalog = chains[CATALOG].refresh()
-    return _update(chains, catalog, number, topics)
+    return _update_copies(chains, catalog, number, topics)
 
 
 def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = False) -> list[TxnStoreError]:
@@ -58,7 +58,7 @@ def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = Fals
     refused: list[TxnStoreError] = []
     catalog = chains[CATALOG].state
     work = {
-        number: partial(_update, chains, catalog, number, [topic.name], deleted=deleted)
+        number: partial(_update_copies, chains, catalog, number, [topic.name], deleted=deleted)
         for number in leaders_of(topic, len(chains)) - {CATALOG}
     }
     _, errors = chains.try_concurrently(work)
@@ -98,7 +98,7 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
             msg = f"topic {topic.name!r} was changed concurrently with its deletion"
             raise TopicChangedError(msg)
         try:
-            _delete(chains, topic)
+            _close_and_delete(chains, topic)
         except TopicChangedError:
             topic = catalog.refresh().topics.get(command.name)
         except UnknownTopicOrPartitionError:
@@ -108,7 +108,7 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
             return
 
 
-def _delete(chains: Chains, topic: CatalogTopic) -> None:
+def _close_and_delete(chains: Chains, topic: CatalogTopic) -> None:
     """Close a topic in the other chains that lead its partitions, then delete this revision in the catalog."""
     close = CloseTopic(topic.name, topic.revision)
     others = leaders_of(topic, len(chains)) - {CATALOG}
@@ -122,8 +122,8 @@ def _delete(chains: Chains, topic: CatalogTopic) -> None:
         raise unknown_if_partial(error, happened=bool(closed)) from error
 
 
-def half_deleted(view: View) -> list[CatalogTopic]:
-    """Topics of the catalog that a chain has closed: their deletion has begun and may be abandoned."""
+def half_deleted_topics(view: View) -> list[CatalogTopic]:
+    """Return topics of the catalog that a chain has closed: their deletion has begun, and may be abandoned."""
     return [
         topic
         for topic in view.sorted_topics()
@@ -132,9 +132,9 @@ def half_deleted(view: View) -> list[CatalogTopic]:
 
 
 def finish_deletions(chains: Chains, view: View) -> int:
-    """Delete the topics whose deletion has begun, and which this process may delete; returns their number."""
+    """Delete the topics whose deletion has begun, and that this process may delete; return their number."""
     deleted = 0
-    for topic in half_deleted(view):
+    for topic in half_deleted_topics(view):
         try:
             delete_topic(chains, DeleteTopic(topic.name, topic.revision))
             deleted += 1
@@ -155,17 +155,19 @@ def has_stale_copies(view: View) -> bool:
 
 
 def copy_all(chains: Chains) -> int:
-    """Update all copies; returns the number of chains with stale ones."""
+    """Update all copies; return the number of chains with stale ones."""
     catalog = chains[CATALOG].refresh()
     return sum(
-        _update(chains, catalog, chain.number, sorted(set(chain.refresh().topics)))
+        _update_copies(chains, catalog, chain.number, sorted(set(chain.refresh().topics)))
         for chain in chains
         if chain.number != CATALOG
     )
 
 
-def _update(chains: Chains, catalog: State, number: int, topics: Iterable[str], *, deleted: bool = False) -> bool:
-    """Update a chain's copies of topics; whether any was stale.
+def _update_copies(
+    chains: Chains, catalog: State, number: int, topics: Iterable[str], *, deleted: bool = False
+) -> bool:
+    """Update a chain's copies of topics; return whether any was stale.
 
     ``deleted``: the topics were just deleted; update the chain even if the cached state has no copy there.
     """
@@ -182,7 +184,7 @@ def _update(chains: Chains, catalog: State, number: int, topics: Iterable[str], 
 
 
 def unknown_if_partial(error: Exception, *, happened: bool) -> Exception:
-    """The error to raise for ``error``: a storage error becomes an unknown outcome if a part of the command is stored.
+    """Return the error to raise: a storage error is an unknown outcome if a part of the command is stored.
 
     A :class:`StorageError` means that nothing was written, which is not true then; and so does a refusal for a right
     that was taken away between two parts.

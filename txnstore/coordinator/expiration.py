@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """What an expiration has removed.
+    """The state that an expiration has removed.
 
     Attributes:
         producers: The number of producer states; a producer counts once per partition, and once per chain with a fence.
@@ -76,24 +76,24 @@ def _expire(
     preview_at: int | None = None,
     due_at: int | None = None,
 ) -> ExpiryReport:
-    """Expire what is old enough in ``states``, a closed cut; with ``due_at`` only in chains that have any then.
+    """Expire what is old enough in ``states``, a closed cut; with ``due_at`` only where something is due then.
 
     What has expired lies before these states: all decisions that its markers follow are in them, too.
     """
     command = replace(command, decided=decided_producers(states))
     entries = chains.concurrently(
         {
-            state.chain: partial(_all, chains[state.chain], state, command, chains.ages, preview_at)
+            state.chain: partial(_expire_in_chain, chains[state.chain], state, command, chains.ages, preview_at)
             for state in states
             if due_at is None or is_due(state, command, due_at)
         }
     )
-    every = [part for number in sorted(entries) for part in entries[number]]
+    reports = [part for number in sorted(entries) for part in entries[number]]
     report = ExpiryReport(
-        producers=sum(part.producers for part in every),
-        transactional_ids=tuple(sorted(name for part in every for name in part.transactional_ids)),
-        offsets=sum(part.offsets for part in every),
-        groups=tuple(sorted(name for part in every for name in part.groups)),
+        producers=sum(part.producers for part in reports),
+        transactional_ids=tuple(sorted(name for part in reports for name in part.transactional_ids)),
+        offsets=sum(part.offsets for part in reports),
+        groups=tuple(sorted(name for part in reports for name in part.groups)),
     )
     if report != ExpiryReport() and preview_at is None:
         counts = {"producers": report.producers, "offsets": report.offsets, "groups": len(report.groups)}
@@ -101,8 +101,8 @@ def _expire(
     return report
 
 
-def _all(chain: Chain, state: State, command: Expire, ages: Ages, preview_at: int | None) -> list[Expired]:
-    """Expire what is old in ``state`` of one chain, in as many entries as it takes; a preview changes nothing."""
+def _expire_in_chain(chain: Chain, state: State, command: Expire, ages: Ages, preview_at: int | None) -> list[Expired]:
+    """Expire the old state of one chain, in as many entries as it takes; a preview changes nothing."""
     lengths = command.producer_ms, command.transactional_id_ms, command.offsets_ms
     oldest = {length: ages.newest_older_than(state, length) for length in sorted(set(lengths))}
     producers, ids, offsets = (oldest[length] for length in lengths)

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a recovery has done.
+    """The transactions and topics that a recovery has ended.
 
     Attributes:
         finished: The transactional ids whose decided transactions were completed.
@@ -61,7 +61,7 @@ def recover(chains: Chains, coordinator: Coordinator) -> RecoveryReport:
             if not (txn.state in DECIDED or chains.ages.has_expired(state, txn)):
                 continue
             try:
-                _end(coordinator, txn)
+                _end_abandoned(coordinator, txn)
             except TxnStoreError as error:
                 failed.append((name, str(error)))
             else:
@@ -73,8 +73,8 @@ def recover(chains: Chains, coordinator: Coordinator) -> RecoveryReport:
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 
-def abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Transaction]:
-    """The abandoned transactions of these producers, which a reader that waits for them may end.
+def find_abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Transaction]:
+    """Return the abandoned transactions of these producers, which a reader that waits for them may end.
 
     The view decides which are open or not completed; a request is made only for one that seems to be abandoned.
     """
@@ -91,11 +91,11 @@ def abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Trans
 
 
 def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> list[Transaction]:
-    """End abandoned transactions for a reader, and return those that could not be ended, which is logged."""
+    """End abandoned transactions for a reader; return those that could not be ended, which are logged."""
     failed: list[Transaction] = []
     for txn in transactions:
         try:
-            _end(coordinator, txn)
+            _end_abandoned(coordinator, txn)
         except TxnStoreError as error:
             failed.append(txn)
             _LOG.warning(
@@ -106,7 +106,7 @@ def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> li
     return failed
 
 
-def _end(coordinator: Coordinator, txn: Transaction) -> None:
+def _end_abandoned(coordinator: Coordinator, txn: Transaction) -> None:
     """Complete a decided transaction, or abort an open one, unless its producer has ended it meanwhile."""
     decided = decided_of(txn)
     if decided is not None:

@@ -52,7 +52,7 @@ def blocked_partitions(
     start: Offsets | None = None,
     end: Offsets | None = None,
 ) -> tuple[BlockedPartition, ...]:
-    """The blocked partitions, in order.
+    """Return the blocked partitions, in order.
 
     Args:
         view: The view of the store; in it, decided transactions count as ended.
@@ -62,28 +62,28 @@ def blocked_partitions(
     """
     tps = view.open_partitions if partitions is None else partitions
     start, end = start or {}, end or {}
-    parts = (_blocked(view, tp, start.get(tp), end.get(tp)) for tp in tps)
+    parts = (_blocked_partition(view, tp, start.get(tp), end.get(tp)) for tp in tps)
     return tuple(sorted((part for part in parts if part is not None), key=lambda part: part.tp))
 
 
-def blockers(view: View, blocked: Iterable[BlockedPartition]) -> set[int]:
+def blocking_producers(view: View, blocked: Iterable[BlockedPartition]) -> set[int]:
     """The producers with open transactions in these partitions: if any of them ends, the others may still block."""
     return {producer_id for part in blocked for producer_id in view.partitions[part.tp].open_txns}
 
 
 def known_transaction(view: View, tp: TopicPartition, producer_id: int) -> Transaction | None:
-    """The open transaction of a producer in a partition; None if its coordinator does not know it, which is damage."""
+    """Return the open transaction of a producer in a partition; None (damage) if its coordinator does not know it."""
     txn = view.owner(producer_id)
     return txn if txn is not None and tp in txn.partitions else None
 
 
-def _blocked(view: View, tp: TopicPartition, start: int | None, end: int | None) -> BlockedPartition | None:
+def _blocked_partition(view: View, tp: TopicPartition, start: int | None, end: int | None) -> BlockedPartition | None:
     log = view.partition(tp)
     if log is None or not log.open_txns:
         return None
     last_stable, producer_id = min((first, producer_id) for producer_id, first in log.open_txns.items())
     first = max(last_stable, start if start is not None else 0)
-    records = sum(_committed(log, first, min(log.high_watermark, end if end is not None else log.high_watermark)))
+    records = sum(_count_committed(log, first, min(log.high_watermark, end if end is not None else log.high_watermark)))
     if not records:
         return None
     txn = known_transaction(view, tp, producer_id)
@@ -94,14 +94,14 @@ def _blocked(view: View, tp: TopicPartition, start: int | None, end: int | None)
         records=records,
         producer_id=producer_id,
         transactional_id=txn.transactional_id if txn is not None else None,
-        since=began if began is not None else _appended_at(log, last_stable),
+        since=began if began is not None else _append_time(log, last_stable),
         expires_at=txn.expires_at if txn is not None else None,
         prepared=txn is not None and txn.is_prepared,
     )
 
 
-def _committed(log: Partition, first: int, limit: int) -> Iterator[int]:
-    """The number of committed records of each batch within ``[first, limit)``, which is at or above the LSO.
+def _count_committed(log: Partition, first: int, limit: int) -> Iterator[int]:
+    """Yield the number of committed records in each batch of ``[first, limit)``, which is at or above the LSO.
 
     A compaction ends at the LSO, so each of these offsets is a record.
     """
@@ -111,6 +111,6 @@ def _committed(log: Partition, first: int, limit: int) -> Iterator[int]:
             yield min(batch.limit, limit) - max(batch.base_offset, first)
 
 
-def _appended_at(log: Partition, offset: int) -> int:
-    """When the batch at an offset was appended."""
+def _append_time(log: Partition, offset: int) -> int:
+    """Return the time at which the batch at an offset was appended."""
     return next((batch.appended_at for batch in log.batches.overlapping(offset, offset + 1)), 0)

@@ -1,4 +1,4 @@
-"""All commands. The rules must not import this module, which imports them: so who has it has all of them."""
+"""The tuple of all commands. The modules of the rules must not import it, because it imports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS: Mapping[type[Command], Declaration] = DECLARED
 
 
 def chain_of(command: Command, chains: int) -> int:
-    """The chain that decides a command which no other one takes part in."""
+    """Return the chain that decides a command alone."""
     route = COMMANDS[type(command)].route
     if route is None:
         msg = f"{type(command).__name__} is no command of one chain"
@@ -30,6 +30,6 @@ def chain_of(command: Command, chains: int) -> int:
 
 
 def topics_of(command: Command, chain: int, chains: int) -> set[str]:
-    """The topics that a chain must know to decide a command: those of which it leads a partition in the command."""
+    """Return the topics that a chain must know to decide a command: those whose partitions it leads there."""
     named = COMMANDS[type(command)].partitions(command)
     return {tp.topic for tp in named if chain_of_partition(tp, chains) == chain}

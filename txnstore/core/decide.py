@@ -57,21 +57,21 @@ def decide(
         try:
             check_rights(authorization, principal, COMMANDS[type(command)].right(command, state))
         except AuthorizationError:
-            repetition = _repetition(state, command, principal)
+            repetition = _repeated_decision(state, command, principal)
             if repetition is None:
                 raise
             return repetition
-    return _by_rule(state, command, principal)
+    return _apply_rule(state, command, principal)
 
 
-def _by_rule(state: State, command: Command, principal: str) -> Decision:
+def _apply_rule(state: State, command: Command, principal: str) -> Decision:
     draft = Draft(state, FOLDS, principal)
     result = COMMANDS[type(command)].rule(draft, command)
     return Decision(tuple(draft.events), draft.state, result)
 
 
-def _repetition(state: State, command: Command, principal: str) -> Decision | None:
-    """The decision of a producer's command that an earlier attempt has committed; None if none has.
+def _repeated_decision(state: State, command: Command, principal: str) -> Decision | None:
+    """Return the decision of a producer's command that an earlier attempt has committed; None if none has.
 
     The answer to that attempt was lost, and the producer has lost its right since. A refusal would mean that nothing
     was written.
@@ -79,7 +79,7 @@ def _repetition(state: State, command: Command, principal: str) -> Decision | No
     if not COMMANDS[type(command)].repeats:
         return None
     try:
-        decision = _by_rule(state, command, principal)
+        decision = _apply_rule(state, command, principal)
     except TxnStoreError:
         return None
     return None if decision.events else decision

@@ -24,17 +24,17 @@ Route: TypeAlias = Callable[[C, int], int]
 #: The rights that a command needs in a state, in the order in which Kafka's broker checks them.
 Rights: TypeAlias = Callable[[C, State], list[Right]]
 #: The partitions that a command names.
-Named: TypeAlias = Callable[[C], Iterable[TopicPartition]]
+NamedPartitions: TypeAlias = Callable[[C], Iterable[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is declared of a class of commands; see :func:`command`."""
+    """The declaration of a class of commands; see :func:`command`."""
 
     rule: Rule[Any, Any]
     route: Route[Any] | None
     right: Rights[Any]
-    partitions: Named[Any]
+    partitions: NamedPartitions[Any]
     repeats: bool
 
 
@@ -44,7 +44,7 @@ DECLARED: Mapping[type[Command], Declaration] = MappingProxyType(_DECLARED)
 
 
 def no_partitions(_: Command) -> tuple[TopicPartition, ...]:
-    """For a command whose chain need not know a topic."""
+    """Name no partition: the chain of the command need not know a topic."""
     return ()
 
 
@@ -53,10 +53,10 @@ def command(
     *,
     route: Route[C] | None,
     right: Rights[C],
-    partitions: Named[C] = no_partitions,
+    partitions: NamedPartitions[C] = no_partitions,
     repeats: bool = False,
 ) -> Callable[[Rule[C, A]], Rule[C, A]]:
-    """Declare a class of commands, at its rule, which is returned as it is.
+    """Declare a class of commands, at its rule, which is returned unchanged.
 
     Args:
         kind: The class.

@@ -79,5 +79,5 @@ EVENT_TYPES = frozenset(event.__name__ for event in get_args(Event)) - {UnknownE
 
 
 def event_name(event: Event) -> str:
-    """The name of an event, also of one of a later release."""
+    """Return the name of an event, also of one of a later release."""
     return event.name if isinstance(event, UnknownEvent) else event.type

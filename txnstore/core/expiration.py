@@ -50,7 +50,7 @@ class Expire(Command):
     decided: tuple[int, ...] = ()
 
     def limits(self, now: int) -> tuple[int, int, int]:
-        """The times of the chain up to which unused state expires, at the time ``now`` (ms) of the chain.
+        """Return the times of the chain up to which unused state expires, at the time ``now`` (ms) of the chain.
 
         Producers and fences must also be old by the times of the chain, because these decide which late batch is
         refused for its age (ADD-07).
@@ -121,28 +121,28 @@ MAX_EVENTS = 2_000
 
 @command(Expire, route=None, right=maintains)
 def expire(draft: Draft, command: Expire) -> Expired:
-    """Remove what has expired; without events if nothing has."""
-    _check(command)
-    due = list(islice(_due(draft.state, command), MAX_EVENTS + 1))
-    events = due[:MAX_EVENTS]
+    """Remove expired state, at most :data:`MAX_EVENTS` events per entry; emit nothing if nothing is expired."""
+    _check_limits(command)
+    candidates = list(islice(_expired_events(draft.state, command), MAX_EVENTS + 1))
+    events = candidates[:MAX_EVENTS]
     draft.emit(*events)
-    return _counted(events, more=len(due) > MAX_EVENTS)
+    return _count_removed(events, more=len(candidates) > MAX_EVENTS)
 
 
 def preview(state: State, command: Expire, now: int) -> Expired:
-    """The state that the command would remove in entries at the time ``now`` (ms) after this state."""
-    _check(command)
-    return _counted(_due(begin_entry(state, now), command))
+    """Return what the command would remove in entries at the time ``now`` (ms) after this state."""
+    _check_limits(command)
+    return _count_removed(_expired_events(begin_entry(state, now), command))
 
 
 def is_due(state: State, command: Expire, now: int) -> bool:
     """Whether the command would emit events in an entry at the time ``now`` (ms) after this state."""
-    _check(command)
-    return next(_due(begin_entry(state, now), command), None) is not None
+    _check_limits(command)
+    return next(_expired_events(begin_entry(state, now), command), None) is not None
 
 
 def decided_producers(states: Iterable[State]) -> tuple[int, ...]:
-    """The producer ids of the transactions that are decided and not completed (:attr:`Expire.decided`).
+    """Return the producer ids of decided transactions that are not completed (:attr:`Expire.decided`).
 
     Args:
         states: The chains in a closed cut: the decision is in it if one of its markers is.
@@ -152,7 +152,7 @@ def decided_producers(states: Iterable[State]) -> tuple[int, ...]:
     )
 
 
-def _check(command: Expire) -> None:
+def _check_limits(command: Expire) -> None:
     if command.producer_ms <= MAX_ADDED_AGE_MS:
         msg = (
             f"producer.id.expiration.ms must be above {MAX_ADDED_AGE_MS}, not {command.producer_ms}: the epoch of a "
@@ -168,8 +168,8 @@ def _check(command: Expire) -> None:
             raise InvalidConfigError(msg)
 
 
-def _due(state: State, command: Expire) -> Iterator[Expiration]:
-    """The events of what has expired at the time of the state."""
+def _expired_events(state: State, command: Expire) -> Iterator[Expiration]:
+    """Yield the events of what has expired at the time of the state."""
     producers, ids, offsets = command.limits(state.timestamp)
     idle_producers = {tp: _idle_producers(partition, producers) for tp, partition in items_of(state.partitions)}
     for tp in sorted(tp for tp, idle in idle_producers.items() if idle):
@@ -177,13 +177,13 @@ def _due(state: State, command: Expire) -> Iterator[Expiration]:
     fences = _idle_fences(state, producers, command.decided)
     if fences:
         yield FencesExpired(producer_ids=fences)
-    yield from _due_ids(state, ids)
+    yield from _expired_ids(state, ids)
     for name, group in sorted_items(state.groups):
-        yield from _due_in_group(name, group, offsets, command)
+        yield from _expired_in_group(name, group, offsets, command)
 
 
 def _idle_producers(partition: Partition, limit: int) -> list[int]:
-    """Producers without open data (PST-07) whose last batch or marker is not after ``limit`` (PST-06, PST-08)."""
+    """Return producers without open data (PST-07), and without a batch or marker after ``limit`` (PST-06, PST-08)."""
     return sorted(
         producer_id
         for producer_id, producer in items_of(partition.producers)
@@ -192,7 +192,7 @@ def _idle_producers(partition: Partition, limit: int) -> list[int]:
 
 
 def _idle_fences(state: State, limit: int, decided: Iterable[int]) -> list[int]:
-    """Fences last raised or confirmed at ``limit`` or before, of producers without open data or pending offsets here.
+    """Return fences not raised or confirmed since ``limit``, of producers without open data or pending offsets here.
 
     While a producer has open data or pending offsets, its fence distinguishes the marker of that transaction from late
     markers of earlier ones, so it is kept. That of a ``decided`` transaction, whatever chain has decided it, shows a
@@ -207,7 +207,7 @@ def _idle_fences(state: State, limit: int, decided: Iterable[int]) -> list[int]:
     return sorted(idle)
 
 
-def _due_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
+def _expired_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
     names = sorted(name for name, txn in items_of(state.transactions) if _is_idle(txn, limit))
     if not names:
         return
@@ -227,8 +227,8 @@ def _is_idle(txn: Transaction, limit: int) -> bool:
     return may_enter(txn, TxnState.DEAD) and txn.updated_at <= limit and not txn.versions
 
 
-def _due_in_group(name: str, group: Group, limit: int, command: Expire) -> Iterator[Expiration]:
-    """The offsets of a group that were not used after ``limit``, and the group if it is empty after that (OFF-16).
+def _expired_in_group(name: str, group: Group, limit: int, command: Expire) -> Iterator[Expiration]:
+    """Yield the expired offsets of a group, and the group if nothing of it remains (OFF-16).
 
     A member whose lease had expired at ``limit`` holds up neither. A later one does, also if its lease has ended since:
     how old an entry after ``limit`` is was not measured.
@@ -241,8 +241,8 @@ def _due_in_group(name: str, group: Group, limit: int, command: Expire) -> Itera
         yield GroupDeleted(group=name)
 
 
-def _counted(events: Iterable[Expiration], *, more: bool = False) -> Expired:
-    """The state that these events remove, counted."""
+def _count_removed(events: Iterable[Expiration], *, more: bool = False) -> Expired:
+    """Count the state that these events remove."""
     producers, offsets, ids, groups = 0, 0, list[str](), list[str]()
     for event in events:
         match event:

@@ -13,7 +13,7 @@ from txnstore.errors import InvalidTxnStateError, ProducerFencedError
 
 
 def fenced_epoch(state: State, producer_id: int) -> int:
-    """The epoch of the fence of a producer of another chain; -1 without a fence."""
+    """Return the epoch of the fence of a producer of another chain; -1 without a fence."""
     fence = state.fences.get(producer_id)
     return fence.epoch if fence is not None else NO_PRODUCER
 
@@ -52,7 +52,7 @@ def is_left_open(partition: Partition, producer_id: int, epoch: int) -> bool:
 
 
 def with_fence(state: State, producer_id: int, epoch: int, *, prepared: bool = False) -> State:
-    """The state with the fence of a producer of another chain raised to ``epoch``, at the time of the entry.
+    """Raise the fence of a producer of another chain to ``epoch``, at the time of the entry.
 
     An older epoch only sets the time.
     """

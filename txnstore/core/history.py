@@ -24,7 +24,7 @@ from txnstore.core.transactions.events import (
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class HistoryEntry:
     """An entry of a chain with the fields that a history needs. ``timestamp`` is in ms; ``principals``: who asked."""
 
     chain: int
@@ -37,7 +37,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
-    """One step of a transactional id.
+    """A step of a transactional id.
 
     Attributes:
         step: INIT, BEGIN, ADD_PARTITIONS, ADD_OFFSETS, PREPARED (for an external coordinator), PREPARE_COMMIT or
@@ -65,14 +65,14 @@ class TransactionStep:
     principal: str | None = None
 
 
-def askers(principals: Sequence[tuple[str, int]] | None) -> Iterator[str | None]:
-    """Who asked for each event of an entry, in order; without end, None where the entry does not say it."""
+def principals_of_events(principals: Sequence[tuple[str, int]] | None) -> Iterator[str | None]:
+    """Yield the principal of each event of an entry, without end; None where the entry does not name one."""
     for principal, events in principals or ():
         yield from repeat(principal, events)
     yield from repeat(None)
 
 
-def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) -> list[TransactionStep]:
+def steps_of(transactional_id: str, chains: Mapping[int, Sequence[HistoryEntry]]) -> list[TransactionStep]:
     """The steps of a transactional id.
 
     Args:
@@ -86,11 +86,11 @@ def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) ->
         for producer_id in _producer_ids(event, transactional_id)
     }
     builder = _StepBuilder(transactional_id, producer_ids)
-    return [step for entry in in_order(chains) for step in builder.steps(entry)]
+    return [step for entry in causal_order(chains) for step in builder.steps(entry)]
 
 
-def in_order(chains: Mapping[int, Sequence[Happened]]) -> Iterator[Happened]:
-    """The entries by time, each after the entries of other chains that it follows from (``Observed``).
+def causal_order(chains: Mapping[int, Sequence[HistoryEntry]]) -> Iterator[HistoryEntry]:
+    """Return the entries by time, each after the entries of other chains that it follows from (``Observed``).
 
     Time alone does not order them, because the clocks of the writers differ.
     """
@@ -104,7 +104,7 @@ def in_order(chains: Mapping[int, Sequence[Happened]]) -> Iterator[Happened]:
             del remaining[chain]
 
 
-def _is_ready(entry: Happened, remaining: Mapping[int, Sequence[Happened]]) -> bool:
+def _is_ready(entry: HistoryEntry, remaining: Mapping[int, Sequence[HistoryEntry]]) -> bool:
     return not any(
         isinstance(event, Observed)
         and event.chain in remaining
@@ -124,7 +124,7 @@ def _producer_ids(event: Event, transactional_id: str) -> tuple[int, ...]:
 
 
 class _StepBuilder:
-    """Turns entries into steps; keeps the current identity, and whether its transaction has begun."""
+    """Builds steps from entries; keeps the current identity, and whether its transaction has begun."""
 
     def __init__(self, transactional_id: str, producer_ids: set[int]) -> None:
         self._id = transactional_id
@@ -133,32 +133,32 @@ class _StepBuilder:
         self._idle: tuple[int, int] | None = None
         self._current: tuple[int, int] | None = None
 
-    def steps(self, entry: Happened) -> Iterator[TransactionStep]:
-        """The steps in an entry, each with who asked for it."""
-        asked = zip(askers(entry.principals), entry.events, strict=False)
+    def steps(self, entry: HistoryEntry) -> Iterator[TransactionStep]:
+        """Yield the steps in an entry, each with its principal."""
+        asked = zip(principals_of_events(entry.principals), entry.events, strict=False)
         for principal, run in groupby(asked, itemgetter(0)):
             for step in self._steps_of_run(entry, [event for _, event in run]):
                 yield replace(step, principal=principal)
 
-    def _steps_of_run(self, entry: Happened, events: Sequence[Event]) -> Iterator[TransactionStep]:
-        """The steps of some events of an entry; neighbouring markers of one transaction are one step."""
+    def _steps_of_run(self, entry: HistoryEntry, events: Sequence[Event]) -> Iterator[TransactionStep]:
+        """Yield the steps of some events of an entry; neighbouring markers of one transaction are one step."""
         markers: list[MarkerWritten | GroupMarkerWritten] = []
         for event in events:
             if isinstance(event, MarkerWritten | GroupMarkerWritten):
                 if event.producer_id in self._producer_ids:
-                    if markers and _kind(markers[-1]) != _kind(event):
-                        yield _markers(entry, markers)
+                    if markers and _step_name(markers[-1]) != _step_name(event):
+                        yield _marker_step(entry, markers)
                         markers = []
                     markers.append(event)
                 continue
             if markers:
-                yield _markers(entry, markers)
+                yield _marker_step(entry, markers)
                 markers = []
             yield from self._steps_of_event(entry, event)
         if markers:
-            yield _markers(entry, markers)
+            yield _marker_step(entry, markers)
 
-    def _steps_of_event(self, entry: Happened, event: Event) -> Iterator[TransactionStep]:
+    def _steps_of_event(self, entry: HistoryEntry, event: Event) -> Iterator[TransactionStep]:
         if isinstance(event, ProducerFenced):
             if event.producer_id in self._producer_ids:
                 old, where = (event.producer_id, event.epoch - 1), tuple(event.partitions)
@@ -168,12 +168,12 @@ class _StepBuilder:
             return
         match event:
             case ProducerInitialized():
-                yield from self._initialized(entry, event)
+                yield from self._init_step(entry, event)
             case PartitionsAdded():
-                yield from self._begun(entry, (event.producer_id, event.epoch))
+                yield from self._first_step(entry, (event.producer_id, event.epoch))
                 yield _step("ADD_PARTITIONS", entry, (event.producer_id, event.epoch), tuple(event.partitions))
             case OffsetsAdded():
-                yield from self._begun(entry, (event.producer_id, event.epoch))
+                yield from self._first_step(entry, (event.producer_id, event.epoch))
                 yield _step("ADD_OFFSETS", entry, (event.producer_id, event.epoch), (), (event.group,))
             case TxnPrepared():
                 yield _step("PREPARED", entry, (event.producer_id, event.epoch))
@@ -187,7 +187,7 @@ class _StepBuilder:
                 yield _step("EXPIRED", entry, self._current or (max(event.producer_ids), NO_PRODUCER))
                 self._idle = self._current = None
 
-    def _initialized(self, entry: Happened, event: ProducerInitialized) -> Iterator[TransactionStep]:
+    def _init_step(self, entry: HistoryEntry, event: ProducerInitialized) -> Iterator[TransactionStep]:
         granted = (event.producer_id, event.epoch)
         before = self._current
         if before is None and event.epoch:
@@ -200,20 +200,20 @@ class _StepBuilder:
         if not event.keeps:
             self._idle = granted
 
-    def _begun(self, entry: Happened, identity: tuple[int, int]) -> Iterator[TransactionStep]:
+    def _first_step(self, entry: HistoryEntry, identity: tuple[int, int]) -> Iterator[TransactionStep]:
         self._current = identity
         if self._idle == identity:
             yield _step("BEGIN", entry, identity)
         self._idle = None
 
 
-def _kind(event: MarkerWritten | GroupMarkerWritten) -> tuple[int, int, Outcome]:
+def _step_name(event: MarkerWritten | GroupMarkerWritten) -> tuple[int, int, Outcome]:
     return event.producer_id, event.epoch, event.outcome
 
 
-def _markers(entry: Happened, events: Sequence[MarkerWritten | GroupMarkerWritten]) -> TransactionStep:
-    """The step of the markers of a transaction in a chain; a marker carries the epoch of its transaction plus 1."""
-    producer_id, epoch, outcome = _kind(events[0])
+def _marker_step(entry: HistoryEntry, events: Sequence[MarkerWritten | GroupMarkerWritten]) -> TransactionStep:
+    """Build the step of a transaction's markers in a chain; a marker carries the epoch of its transaction plus 1."""
+    producer_id, epoch, outcome = _step_name(events[0])
     partitions = tuple(
         TopicPartition(event.topic, event.partition) for event in events if isinstance(event, MarkerWritten)
     )
@@ -223,7 +223,7 @@ def _markers(entry: Happened, events: Sequence[MarkerWritten | GroupMarkerWritte
 
 def _step(
     name: str,
-    entry: Happened,
+    entry: HistoryEntry,
     identity: tuple[int, int],
     partitions: tuple[TopicPartition, ...] = (),
     groups: tuple[str, ...] = (),

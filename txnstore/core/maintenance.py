@@ -125,7 +125,7 @@ class ObjectsForgotten:
 
 
 def to_leader(command: ReplaceSegments, chains: int) -> int:
-    """The chain that leads the partition."""
+    """Return the chain that leads the partition."""
     return chain_of_partition(command.tp, chains)
 
 
@@ -144,7 +144,7 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
         msg = f"partition {command.tp} was deleted while it was compacted"
         raise CompactionConflictError(msg)
     check_version(draft.state, command.tp, command.topic_id, command.topic_version)
-    clean_until = _checkpoint(command, partition)
+    clean_until = _clean_until(command, partition)
     if command.removed:
         _check_removed(command, partition)
         _check_added(command, draft.state)
@@ -209,8 +209,8 @@ def check_revision(tp: TopicPartition, partition: Partition | None, planned: int
         raise CompactionConflictError(msg)
 
 
-def _checkpoint(command: ReplaceSegments, partition: Partition) -> int | None:
-    """The cleaner checkpoint after a clean: it does not go back if another clean has moved it further."""
+def _clean_until(command: ReplaceSegments, partition: Partition) -> int | None:
+    """Return the cleaner checkpoint after a clean; it never goes back behind that of another clean."""
     if command.clean_until is None:
         return None
     if command.clean_until > partition.last_stable_offset:
@@ -265,14 +265,14 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
     if after > before:
         msg = f"a compaction of {command.tp} cannot turn {before} records into {after}"
         raise CompactionConflictError(msg)
-    problem = unconserved(command.added, command.sums, merge=command.clean_until is None)
+    problem = sums_violation(command.added, command.sums, merge=command.clean_until is None)
     if problem is not None:
         msg = f"the compaction of {command.tp} has no effect, because it would change the records: {problem}"
         raise CorruptionError(msg)
 
 
-def unconserved(added: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
-    """How the sums of a compaction disagree with each other or with its new batches; None if they do not."""
+def sums_violation(added: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
+    """Describe how the sums of a compaction disagree with each other or its new batches; None if they agree."""
     if sums is None:
         return None
     if not sums.conserved:
@@ -294,12 +294,13 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 
 @command(DropObjects, route=None, right=maintains)
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
-    """Announce the deletion of the objects of which no batch names a segment; returns their keys."""
-    dropped, named = draft.state.dropped, set[str]()
-    if any(key not in dropped for key in command.keys):  # No batch names what is dropped; what is released, one may.
+    """Announce the deletion of the objects of which no batch names a segment; return their keys."""
+    dropped, in_use = draft.state.dropped, set[str]()
+    # A dropped object has no batches left; a released one may. Scan only if a key is not dropped yet.
+    if any(key not in dropped for key in command.keys):
         # In the order of the rows of index files, each group of which is then decoded once.
-        named = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
-    keys = tuple(key for key in command.keys if key not in named)
+        in_use = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
+    keys = tuple(key for key in command.keys if key not in in_use)
     new = [key for key in keys if key not in dropped]
     if new:
         draft.emit(ObjectsDropped(keys=new))
@@ -327,10 +328,10 @@ def forget_entries(draft: Draft, command: ForgetEntries) -> None:
 def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
-    removed = _at(partition.batches, event.removed)
+    removed = _batches_at(partition.batches, event.removed)
     batches = partition.batches.replace(removed, event.added)
     if removed:
-        aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
+        aborted = _remaining_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
         partition = replace(partition, aborted=aborted)
     if event.clean_until is not None:
         partition = replace(partition, clean_until=event.clean_until)
@@ -338,18 +339,18 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     return with_removed(with_partition(state, tp, partition), removed, event.added)
 
 
-def _at(batches: BatchList[Batch], offsets: Sequence[int]) -> list[Batch]:
-    """The batches with these base offsets, which are adjacent; there may be thousands."""
+def _batches_at(batches: BatchList[Batch], offsets: Sequence[int]) -> list[Batch]:
+    """Return the batches with these base offsets, which are adjacent; there may be thousands."""
     if not offsets:
         return []
     named = set(offsets)
     return [each for each in batches.overlapping(min(offsets), max(offsets) + 1) if each.base_offset in named]
 
 
-def _still_aborted(
+def _remaining_aborted(
     index: tuple[AbortedTxn, ...], batches: BatchList[Batch], start: int, limit: int
 ) -> tuple[AbortedTxn, ...]:
-    """The aborted index without the transactions that have no batch left after a compaction of ``[start, limit)``.
+    """Return the aborted index without the transactions that a compaction of ``[start, limit)`` left no batch.
 
     Kafka's log cleaner does the same (``CleanedTransactionMetadata``).
     """

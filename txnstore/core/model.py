@@ -15,14 +15,14 @@ C = TypeVar("C")
 
 
 class Command:
-    """What a chain decides; ``txnstore.core.commands`` has all classes of commands."""
+    """A request that a chain decides; ``txnstore.core.commands`` has all classes of commands."""
 
     __slots__ = ()
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value() -> Callable[[type[C]], type[C]]:
-    """A frozen dataclass with slots and a fast constructor, for what a commit makes for each batch.
+    """Make a frozen dataclass with slots and a fast constructor: a commit makes many of them for each batch.
 
     The type checker refuses assignments to its members. At run time nothing does: what dataclasses do about them makes
     the constructor of ``Batch`` seven times as slow.
@@ -55,7 +55,7 @@ interned = lru_cache(maxsize=2**14, typed=True)(TopicPartition)
 
 
 class Isolation(StrEnum):
-    """What a reader sees: committed records below the LSO, or all records below the high watermark."""
+    """The isolation of a reader: committed records below the LSO, or all records below the high watermark."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
@@ -110,11 +110,11 @@ class Features:
     write: tuple[str, ...] = ()
 
     def union(self, other: Features) -> Features:
-        """The features of both."""
+        """Return the features of both."""
         return Features(tuple(sorted({*self.read, *other.read})), tuple(sorted({*self.write, *other.write})))
 
     def without(self, other: Features) -> Features:
-        """The features that the other ones lack."""
+        """Return the features that ``other`` lacks."""
         if self == other:
             return NO_FEATURES
         return Features(tuple(sorted({*self.read} - {*other.read})), tuple(sorted({*self.write} - {*other.write})))
@@ -137,7 +137,7 @@ class ProducerIdentity:
 
 
 def items_of(values: Mapping[K, V]) -> list[tuple[K, V]]:
-    """The items of a map, in any order.
+    """Return the items of a map, in any order.
 
     The iterators of a persistent map make another map at each step. What it is pickled as lists the items directly, in
     a thirtieth of the time.
@@ -150,5 +150,5 @@ def items_of(values: Mapping[K, V]) -> list[tuple[K, V]]:
 
 
 def sorted_items(values: Mapping[K, V]) -> list[tuple[K, V]]:
-    """The items of a map, sorted by key; values are not compared."""
+    """Return the items of a map, sorted by key; values are not compared."""
     return sorted(items_of(values), key=itemgetter(0))

@@ -18,10 +18,10 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 of the bytes as a signed integer (Kafka: ``Utils.murmur2``)."""
+    """Return the 32-bit MurmurHash2 of the bytes as a signed integer (Kafka: ``Utils.murmur2``)."""
     length = len(data)
     h = SEED ^ (length & _MASK)
-    for word in _words(length >> 2).unpack_from(data):
+    for word in _word_layout(length >> 2).unpack_from(data):
         k = word * MULTIPLIER & _MASK
         k = (k ^ k >> 24) * MULTIPLIER & _MASK
         h = h * MULTIPLIER & _MASK ^ k
@@ -33,13 +33,13 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition, 0 to ``partitions`` - 1, of a key that is not null (Kafka: ``partitionForKey``)."""
+    """Return the partition, 0 to ``partitions`` - 1, of a key that is not null (Kafka: ``partitionForKey``)."""
     if partitions == 1:
         return 0
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 @lru_cache(maxsize=256)
-def _words(count: int) -> struct.Struct:
-    """The layout of ``count`` little-endian 32-bit words."""
+def _word_layout(count: int) -> struct.Struct:
+    """Return the layout of ``count`` little-endian 32-bit words."""
     return struct.Struct(f"<{count}I")

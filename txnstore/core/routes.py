@@ -37,23 +37,23 @@ class Part:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions of its batches, without duplicates."""
+        """The partitions of the batches, without duplicates."""
         return tuple(dict.fromkeys(batch.tp for batch in self.batches))
 
     @property
     def topic_ids(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of (topic, topic id) of its batches that have a topic id, without duplicates."""
+        """Pairs of (topic, topic id) of the batches that have a topic id, without duplicates."""
         named = ((batch.topic, batch.topic_id) for batch in self.batches)
         return tuple(dict.fromkeys((name, topic_id) for name, topic_id in named if topic_id is not None))
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups whose offsets it commits, without duplicates."""
+        """The groups whose offsets the part commits, without duplicates."""
         return tuple(dict.fromkeys(offsets.group for offsets in self.offsets))
 
 
 def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
-    """The parts of a command by chain; each keeps the order of the command."""
+    """Split a command into its parts by chain; each keeps the order of the command."""
     batches: dict[int, list[int]] = {}
     offsets: dict[int, list[TxnOffsets]] = {}
     for place, batch in enumerate(command.batches):
@@ -71,8 +71,8 @@ def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
     }
 
 
-def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> tuple[Appended, ...]:
-    """The answers to all parts, in the order of the whole command."""
+def join_answers(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> tuple[Appended, ...]:
+    """Join the answers to all parts, in the order of the whole command."""
     by_place = {
         place: answer
         for chain, part in parts.items()
@@ -82,7 +82,7 @@ def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> 
 
 
 def sole_chain_of(command: Command, chains: int) -> int | None:
-    """The chain that decides a command alone, with no step of the coordinator before or after it; None: not known.
+    """Return the chain that decides a command without steps of the coordinator; None if it is not known.
 
     With several chains only batches outside of transactions are so simple.
     """
@@ -95,24 +95,24 @@ def sole_chain_of(command: Command, chains: int) -> int | None:
 
 
 def leaders_of(topic: CatalogTopic, chains: int) -> set[int]:
-    """The chains that lead a partition of a topic."""
+    """Return the chains that lead a partition of a topic."""
     return {chain_of_partition(TopicPartition(topic.name, number), chains) for number in range(topic.partitions)}
 
 
 def to_group(command: HasGroup, chains: int) -> int:
-    """The chain of the group."""
+    """Return the chain of the group."""
     return chain_of_group(command.group, chains)
 
 
 def chains_of(taking_part: DecidedTransaction | Transaction | KeptTransaction | FenceProducer, chains: int) -> set[int]:
-    """The chains of the partitions and groups of a transaction."""
+    """Return the chains of the partitions and groups of a transaction."""
     return {chain_of_partition(tp, chains) for tp in taking_part.partitions} | {
         chain_of_group(group, chains) for group in taking_part.groups
     }
 
 
 def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]]:
-    """Keys of objects by the chain that leads the partition in them; other keys belong to the catalog's chain."""
+    """Group keys of objects by the chain that leads their partition; other keys belong to the catalog's chain."""
     by_chain: dict[int, list[str]] = {}
     for key in keys:
         by_chain.setdefault(_chain_of_key(key, chains), []).append(key)
@@ -127,7 +127,7 @@ def _chain_of_key(key: str, chains: int) -> int:
 
 
 def with_expired(command: Command, expired: Callable[[str], ExpiredMembers]) -> Command:
-    """The command with the members whose leases have expired, if it depends on them.
+    """Return the command with the members whose leases have expired, if it depends on them.
 
     Args:
         expired: Returns the members of a group whose leases have expired, as the caller has measured.

@@ -20,27 +20,27 @@ _PRODUCER_ID_BITS = 32
 
 
 def chain_of_partition(tp: TopicPartition, chains: int) -> int:
-    """The chain that leads a partition; consecutive partitions have consecutive chains, so they spread evenly."""
+    """Return the chain that leads a partition; consecutive partitions have consecutive chains."""
     return (_hash(tp.topic, chains) + tp.partition) % chains if chains > 1 else 0
 
 
 def chain_of_transactional_id(transactional_id: str, chains: int) -> int:
-    """The chain that coordinates a transactional id: ``hash(transactional.id) % chains``, as in Kafka (COORD-01)."""
+    """Return the chain that coordinates an id: ``hash(transactional.id) % chains``, as in Kafka (COORD-01)."""
     return _hash(transactional_id, chains)
 
 
 def chain_of_group(group: str, chains: int) -> int:
-    """The chain that coordinates a consumer group."""
+    """Return the chain that coordinates a consumer group."""
     return _hash(group, chains)
 
 
 def first_producer_id(chain: int) -> int:
-    """The first producer id that a chain grants; no two chains grant the same producer id (INIT-06)."""
+    """Return the first producer id that a chain grants; no two chains grant the same one (INIT-06)."""
     return chain << _PRODUCER_ID_BITS
 
 
 def chain_of_producer(producer_id: int) -> int:
-    """The chain that granted a producer id, which coordinates the producer's transactions."""
+    """Return the chain that granted a producer id, which coordinates the producer's transactions."""
     return producer_id >> _PRODUCER_ID_BITS
 
 

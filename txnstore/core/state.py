@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(value: Any, **changes: Any) -> Any:
-        """Like :func:`dataclasses.replace`; for a dataclass without slots in a small part of its time.
+        """Copy a dataclass with changes, as :func:`dataclasses.replace` does, in a small part of its time.
 
         Every event that is folded makes several copies. The class must have no ``__post_init__``.
         """
@@ -116,27 +116,27 @@ class State:
         return self.deleted.get(topic.name, -1) >= topic.revision
 
     def partition(self, tp: TopicPartition) -> Partition | None:
-        """The partition log, or None if the chain has no such partition."""
+        """Return the partition log, or None if the chain has no such partition."""
         return self.partitions.get(tp)
 
     def sorted_topics(self) -> list[CatalogTopic]:
-        """The topics, sorted by name."""
+        """Return the topics, sorted by name."""
         return [topic for _, topic in sorted_items(self.topics)]
 
     def partitions_of(self, topic: str) -> Iterator[tuple[TopicPartition, Partition]]:
-        """The partitions of a topic in order."""
+        """Return the partitions of a topic in order."""
         for number in range(self.topics[topic].partitions):
             tp = TopicPartition(topic, number)
             yield tp, self.partitions[tp]
 
 
 def first_state(chain: int = 0, chains: int = 1) -> State:
-    """The state of a chain before its first entry."""
+    """Return the state of a chain before its first entry."""
     return State(chain=chain, chains=chains, next_producer_id=first_producer_id(chain))
 
 
 def begin_entry(state: State, now: int, requires: Features = NO_FEATURES) -> State:
-    """The state inside the next entry: with its sequence number, its time, and the features that it adds.
+    """Return the state inside the next entry: with its sequence, its time, and the features that it adds.
 
     Args:
         state: The state after the last entry.
@@ -168,7 +168,7 @@ class Folds(NamedTuple):
     together: dict[type, RunFold[Any]]
 
     def after(self, state: State, events: Sequence[Any]) -> State:
-        """The state after the events, one after the other."""
+        """Fold the events, one after the other."""
         for kind, run in groupby(events, type):
             together = self.together.get(kind)
             if together is not None:
@@ -184,7 +184,7 @@ DECLARED_FOLDS = Folds({}, {})
 
 
 def fold(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
-    """Declare the fold of a class of events; the function is returned as it is."""
+    """Declare the fold of a class of events, at its function, which is returned unchanged."""
 
     def declare(function: Fold[E]) -> Fold[E]:
         _check_new(kind)
@@ -195,7 +195,7 @@ def fold(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
 
 
 def fold_together(kind: type[E]) -> Callable[[RunFold[E]], RunFold[E]]:
-    """Declare the fold of consecutive events of a class; the function is returned as it is."""
+    """Declare the fold of consecutive events of a class, at its function, which is returned unchanged."""
 
     def declare(function: RunFold[E]) -> RunFold[E]:
         _check_new(kind)
@@ -241,7 +241,7 @@ class Draft:
         self.state = self._folds.after(self.state, events)
 
     def require(self, features: Features) -> None:
-        """From this entry on, the chain uses these features of the format."""
+        """Require features of the format from this entry of the chain on."""
         self.state = replace(self.state, requires=self.state.requires.union(features))
 
 
@@ -277,7 +277,7 @@ def _observed(state: State, event: Observed) -> State:
 
 
 def observe(draft: Draft, after: tuple[tuple[int, int], ...]) -> None:
-    """This entry follows from these entries of other chains: a reader of this chain must have read them."""
+    """Make this entry follow from entries of other chains, which a reader of this chain must have read."""
     for chain, sequence in after:
         if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:
             check_observed(draft.state, chain, sequence)

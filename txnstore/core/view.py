@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.groups.fold import decided_offsets, existing_offsets
+from txnstore.core.groups.fold import end_pending_offsets, existing_offsets
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import AbortedTxn, Partition
 from txnstore.core.model import Outcome, TopicPartition, items_of
@@ -75,12 +75,14 @@ class View:
     @cached_property
     def transactions(self) -> Mapping[str, Transaction]:
         """The transactions by transactional id."""
-        return self._routed([state.transactions for state in self.states], chain_of_transactional_id)
+        return self._route_maps([state.transactions for state in self.states], chain_of_transactional_id)
 
     @cached_property
     def transactional_ids(self) -> Mapping[int, str]:
         """The transactional id of each producer id that has one."""
-        return self._routed([state.transactional_ids for state in self.states], lambda key, _: chain_of_producer(key))
+        return self._route_maps(
+            [state.transactional_ids for state in self.states], lambda key, _: chain_of_producer(key)
+        )
 
     @cached_property
     def groups(self) -> Mapping[str, Group]:
@@ -98,11 +100,11 @@ class View:
                 times[key] = max(at, times.get(key, at))
         return times
 
-    def _routed(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
+    def _route_maps(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
         return maps[0] if self.chains == 1 else _Routed(maps, chain_of)
 
     def find_topic(self, name: str) -> CatalogTopic:
-        """The topic.
+        """Return the topic.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist; the message lists existing ones.
@@ -116,7 +118,7 @@ class View:
         return topic
 
     def find_partition(self, tp: TopicPartition) -> Partition:
-        """The partition log; decided transactions count as ended.
+        """Return the partition log; decided transactions count as ended.
 
         Raises:
             UnknownTopicOrPartitionError: The partition does not exist.
@@ -130,11 +132,11 @@ class View:
         return log
 
     def partition(self, tp: TopicPartition) -> Partition | None:
-        """The partition log, or None if it does not exist; decided transactions count as ended."""
+        """Return the partition log, or None if it does not exist; decided transactions count as ended."""
         return self.partitions.get(tp)
 
     def log(self, tp: TopicPartition) -> Partition | None:
-        """The partition log in the state of its chain, or None; a transaction is open until its marker is written."""
+        """Return the partition log in the state of its chain, or None; a transaction is open until its marker."""
         topic = self.topics.get(tp.topic)
         if topic is None or not 0 <= tp.partition < topic.partitions:
             return None
@@ -154,7 +156,7 @@ class View:
             yield tp, self.partitions[tp]
 
     def owner(self, producer_id: int) -> Transaction | None:
-        """The transaction of a producer id, or None if it is not the current producer id of a transactional id."""
+        """Return the transaction whose current producer id this is, or None."""
         coordinator = chain_of_producer(producer_id)
         if not 0 <= coordinator < self.chains:
             return None
@@ -163,7 +165,7 @@ class View:
         return txn if txn is not None and txn.producer_id == producer_id else None
 
     def decided(self, partition: Partition) -> Partition:
-        """The log in which decided transactions count as ended, also before their markers are written."""
+        """Return the log in which decided transactions count as ended, also before their markers are written."""
         open_txns, aborted = partition.open_txns, partition.aborted
         for producer_id, first in sorted(partition.open_txns.items()):
             txn = self.owner(producer_id)
@@ -252,7 +254,7 @@ class _Groups(Mapping[str, Group]):
             for producer_id in sorted(group.pending):
                 txn = self._view.owner(producer_id)
                 if txn is not None and txn.state in DECIDED:
-                    group = decided_offsets(group, producer_id, txn.epoch + 1, DECIDED[txn.state])
+                    group = end_pending_offsets(group, producer_id, txn.epoch + 1, DECIDED[txn.state])
             existing = self._by_key[name] = existing_offsets(group, self._view.topics)
         return existing
 

@@ -9,7 +9,7 @@ from txnstore.connection import Connection
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.groups.membership import check_membership
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
-from txnstore.core.groups.offsets import group_offset, identified_by
+from txnstore.core.groups.offsets import group_offset, with_topic_id
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group
 from txnstore.errors import GroupError, InvalidConfigError
@@ -29,7 +29,7 @@ def txn_offsets(
         msg = f"offsets must be a mapping of TopicPartition to the next offset, not {offsets!r}"
         raise InvalidConfigError(msg)
     if isinstance(group, GroupMetadata):
-        items = tuple(identified_by(group_offset(tp, value), group.topic_ids) for tp, value in offsets.items())
+        items = tuple(with_topic_id(group_offset(tp, value), group.topic_ids) for tp, value in offsets.items())
         return TxnOffsets(check_id("group", group.group), items, group.generation, group.member_id, group.instance_id)
     if not isinstance(cast("object", group), str):
         msg = f"group must be a name or a consumer's group_metadata(), not {group!r}"

@@ -17,7 +17,7 @@ from txnstore.chain.codec import Entry
 from txnstore.chain.keys import Keys
 from txnstore.chain.tail import missing_entry, newest, read_entry
 from txnstore.core.events import event_name
-from txnstore.core.history import Happened
+from txnstore.core.history import HistoryEntry
 from txnstore.core.log.dump import Trace, Traces, log_lines
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.core.model import TopicPartition
@@ -138,7 +138,9 @@ class EntryHistory:
         traces = [Traces(tps) for tps in by_chain]
         for item in reversed(self._read() if any(by_chain) else []):
             entry = item.entry
-            traces[item.chain].add(Happened(item.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events))
+            traces[item.chain].add(
+                HistoryEntry(item.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events)
+            )
         known = {tp: each for in_chain in traces for tp, each in in_chain.of.items()}
         return from_rows(LOG, (row for tp in sorted(known) for row in _log_rows(tp, known[tp], view)))
 

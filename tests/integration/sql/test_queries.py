@@ -94,7 +94,7 @@ def test_topics_of_old_stores_whose_names_differ_in_case_only_are_not_mistaken_f
     """Today the second name is refused. The older topic keeps its view."""
     store.create_topic("orders")
     with monkeypatch.context() as patch:
-        patch.setattr("txnstore.core.catalog.rules._colliding", lambda state, name: None)
+        patch.setattr("txnstore.core.catalog.rules._colliding_topic", lambda state, name: None)
         store.create_topic("Orders")
     fill(store, "orders", transactions=1)
     with store.duckdb() as con:

@@ -16,7 +16,7 @@ from txnstore.chain.codec import Entry, encode
 from txnstore.core.events import Event
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
 from txnstore.core.invariants.check import check_view
-from txnstore.core.log.events import appended
+from txnstore.core.log.events import append_events
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -43,7 +43,7 @@ def forge(store: Store, tp: TopicPartition, producer_id: int) -> None:
     at, now = state.partitions[tp].high_watermark, connection_of(store).runtime.clock()
     segment = Segment("topics/forged.parquet", "parquet", 1, "0" * 64, 1)
     batch = Batch(at, at + 1, 1, segment, 7, 8, 0, producer_id, 0, 0, transactional=True, appended_at=now)
-    (event,) = appended({tp: batch})
+    (event,) = append_events({tp: batch})
     write(store, number, state, event)
 
 

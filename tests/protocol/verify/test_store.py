@@ -254,7 +254,7 @@ def test_a_log_start_that_goes_back_is_named(clock: ManualClock) -> None:
     assert events != entry.events
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
     report = _fresh(store).verify()
-    assert _violations(report) == [("ends_never_go_back", f"entry {sequence}")]
+    assert _violations(report) == [("positions_never_go_back", f"entry {sequence}")]
     assert "log_start went back from 1 to 0" in report.violations[0].message
 
 

@@ -15,7 +15,7 @@ from txnstore.chain.group_commit import Leader, QueuedCommand
 from txnstore.chain.payload import Payload, decode_entry, encode_entry, payload_of
 from txnstore.core.events import Event
 from txnstore.core.log.commands import Append
-from txnstore.core.log.events import appended
+from txnstore.core.log.events import append_events
 from txnstore.core.log.model import Batch, NewBatch, Segment
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.core.model import ProducerIdentity, TopicPartition
@@ -103,7 +103,7 @@ def _naming(kind: str, segments: list[Segment]) -> bytes:
     """An entry whose events describe these segments."""
     batches = [Batch(number, number + 1, 1, segment, 0, 0) for number, segment in enumerate(segments)]
     events: list[Event] = (
-        [event for batch in batches for event in appended({TopicPartition("t", 0): batch})]
+        [event for batch in batches for event in append_events({TopicPartition("t", 0): batch})]
         if kind == "appended"
         else [SegmentsReplaced(topic="t", partition=0, removed=[0], added=batches)]
     )

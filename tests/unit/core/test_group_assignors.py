@@ -226,7 +226,7 @@ def test_a_large_group_is_balanced_without_a_search(topics: dict[str, int], monk
     def search(*_: object) -> bool:
         raise AssertionError("no member has two more than another one")
 
-    monkeypatch.setattr(assignors._Sticky, "_relieve", search)
+    monkeypatch.setattr(assignors._Sticky, "_move_along_path", search)
     members = [Member(f"m{number:03}", topics, "cooperative-sticky", 1) for number in range(200)]
     first = sticky_assignor(members, {})
     assert {len(tps) for tps in first.values()} == {10}

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from txnstore.core.expiration import TransactionalIdExpired
-from txnstore.core.history import Happened, askers, steps_of
+from txnstore.core.history import HistoryEntry, principals_of_events, steps_of
 from txnstore.core.log.events import MarkerWritten
 from txnstore.core.model import Outcome
 from txnstore.core.transactions.events import ProducerInitialized, TxnCompleted, TxnDecided
@@ -15,7 +15,7 @@ from txnstore.core.transactions.events import ProducerInitialized, TxnCompleted,
 
 def test_an_expired_id_whose_begin_is_deleted_is_shown_with_its_newest_producer_id() -> None:
     expired = TransactionalIdExpired(transactional_id="id", producer_ids=[3, 9, 5])
-    (step,) = steps_of("id", {0: [Happened(0, 70, 1_000, "writer", [expired])]})
+    (step,) = steps_of("id", {0: [HistoryEntry(0, 70, 1_000, "writer", [expired])]})
     assert (step.step, step.entry, step.producer_id, step.epoch) == ("EXPIRED", 70, 9, -1)
 
 
@@ -31,7 +31,7 @@ def test_an_expired_id_whose_begin_is_deleted_is_shown_with_its_newest_producer_
 )
 def test_each_event_has_who_asked_for_it(principals: list[tuple[str, int]] | None, expected: list[str | None]) -> None:
     """An entry whose numbers do not add up is shown all the same."""
-    assert list(islice(askers(principals), 3)) == expected
+    assert list(islice(principals_of_events(principals), 3)) == expected
 
 
 def test_each_step_has_who_asked_for_it() -> None:
@@ -48,7 +48,7 @@ def test_each_step_has_who_asked_for_it() -> None:
         transactional_id="id", producer_id=1, epoch=0, outcome=Outcome.COMMIT, next_producer_id=1, next_epoch=1
     )
     asked = [("User:a", 2), ("User:b", 2), ("User:a", 1), ("User:b", 1)]
-    entries = [Happened(0, 7, 1_000, "writer", [init, prepared, *markers, completed], asked)]
+    entries = [HistoryEntry(0, 7, 1_000, "writer", [init, prepared, *markers, completed], asked)]
     steps = steps_of("id", {0: entries})
     assert [(step.step, step.principal, len(step.partitions)) for step in steps] == [
         ("INIT", "User:a", 0),

@@ -241,9 +241,9 @@ def _merged(state: State, **changes: Any) -> State:
 
 
 STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
-    ("ends_never_go_back", "high_watermark went back from 11 to 10", lambda s: _log(s, high_watermark=10)),
+    ("positions_never_go_back", "high_watermark went back from 11 to 10", lambda s: _log(s, high_watermark=10)),
     (
-        "ends_never_go_back",
+        "positions_never_go_back",
         "last_stable_offset went back from 9 to 7",
         lambda s: _log(s, open_txns=s.partitions[T0].open_txns.insert(_pid(s, "c"), 7)),
     ),
@@ -260,7 +260,7 @@ STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
         "the batch 6-7, which the log start 7 cuts, was removed",
         lambda s: _log(s, log_start=7, batches=BatchList([b for b in s.partitions[T0].batches if b.base_offset > 7])),
     ),
-    ("ends_never_go_back", "revision went back", lambda s: _log(s, revision=0)),
+    ("positions_never_go_back", "revision went back", lambda s: _log(s, revision=0)),
     ("revisions_follow_replacements", "were replaced or deleted at revision", _merged),
     ("revisions_follow_replacements", "were replaced or deleted at revision", lambda s: _log(s, log_start=1)),
     ("decided_stays_decided", "2-5 left the aborted index", lambda s: _log(s, aborted=())),
@@ -316,7 +316,7 @@ def test_each_rule_of_a_step_is_shown_to_fail() -> None:
 
 def test_the_log_start_never_goes_back(sound: State) -> None:
     assert "log_start went back from 1 to 0" in _named(
-        check_step(_log(sound, log_start=1), sound), "ends_never_go_back"
+        check_step(_log(sound, log_start=1), sound), "positions_never_go_back"
     )
 
 

@@ -7,7 +7,7 @@ import random
 
 from txnstore.core.decide import decide
 from txnstore.core.log.model import Batch, Segment
-from txnstore.core.log.released import entry_released_at, is_released, joined, released_at, with_removed
+from txnstore.core.log.released import entry_released_at, is_released, join_span, released_at, with_removed
 from txnstore.core.maintenance import ForgetEntries, ObjectsForgotten
 from txnstore.core.model import EntrySpan
 from txnstore.core.state import State
@@ -25,11 +25,11 @@ def removed(*segments: Segment) -> list[Batch]:
 
 def test_spans_of_an_hour_are_joined() -> None:
     """To one with all of their entries, and the time of the last removal."""
-    spans = joined((EntrySpan(5, 9, HOUR_MS),), EntrySpan(3, 7, HOUR_MS + 1))
+    spans = join_span((EntrySpan(5, 9, HOUR_MS),), EntrySpan(3, 7, HOUR_MS + 1))
     assert spans == (EntrySpan(3, 9, HOUR_MS + 1),)
-    spans = joined(spans, EntrySpan(8, 20, 2 * HOUR_MS - 1))
+    spans = join_span(spans, EntrySpan(8, 20, 2 * HOUR_MS - 1))
     assert spans == (EntrySpan(3, 20, 2 * HOUR_MS - 1),)
-    assert joined(spans, EntrySpan(1, 1, 2 * HOUR_MS)) == (*spans, EntrySpan(1, 1, 2 * HOUR_MS))
+    assert join_span(spans, EntrySpan(1, 1, 2 * HOUR_MS)) == (*spans, EntrySpan(1, 1, 2 * HOUR_MS))
 
 
 def test_no_removal_is_forgotten_or_seems_older() -> None:

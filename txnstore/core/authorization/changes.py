@@ -150,7 +150,7 @@ def check_acl(acl: Acl) -> None:
 
 
 def _check_topic_name(acl: Acl) -> None:
-    """Refuse a name that no topic can have: the rule would deny nothing, and look as if it did."""
+    """Refuse a name that no topic can have: the rule would deny nothing, but look as if it did."""
     prefixed = acl.pattern_type == "PREFIXED"
     try:
         check_topic_name(f"{acl.resource_name}x" if prefixed else acl.resource_name)

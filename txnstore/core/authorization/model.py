@@ -86,7 +86,7 @@ class Acl:
 
     @property
     def resources(self) -> str:
-        """The resources, in words."""
+        """Describe the resources."""
         if self.resource_type == "CLUSTER":
             return "the cluster"
         word = WORDS[self.resource_type]

@@ -1,4 +1,4 @@
-"""Which resources a principal may use, as patterns of names: for a storage, which knows no rules."""
+"""The resources that a principal may use, as patterns of names: for a storage, which knows no rules."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from txnstore.core.model import items_of
 
 
 class Pattern(NamedTuple):
-    """Names: one, or with ``prefixed`` all that begin with it."""
+    """A pattern of names: one name, or with ``prefixed`` all names that begin with it."""
 
     name: str
     prefixed: bool = False
 
     def matches(self, name: str) -> bool:
-        """Whether this name is one of them."""
+        """Whether the pattern has this name."""
         return name.startswith(self.name) if self.prefixed else name == self.name
 
     def covers(self, other: Pattern) -> bool:
-        """Whether all names of another pattern are among these."""
+        """Whether the pattern has all names of another one."""
         return self.matches(other.name) and (self.prefixed or not other.prefixed)
 
 
 class Patterns(NamedTuple):
-    """The names of the resources that a principal may use: the allowed ones without the denied ones, each sorted."""
+    """The names that a principal may use: the allowed ones without the denied ones, each sorted."""
 
     allowed: tuple[Pattern, ...]
     denied: tuple[Pattern, ...] = ()
@@ -49,7 +49,7 @@ def patterns_of(
     resource_type: ResourceType,
     names: Iterable[str],
 ) -> Patterns:
-    """The resources with which a principal may do this, as few patterns as possible.
+    """Return the resources that a principal may use for an operation, as few patterns as possible.
 
     Args:
         operation: An operation that no rule for another one implies, such as READ and WRITE.
@@ -74,19 +74,19 @@ def patterns_of(
         pattern for pattern in _with_permission(mine, "ALLOW") | free if not any(no.covers(pattern) for no in denied)
     }
     denied = {no for no in denied if any(pattern.covers(no) for pattern in allowed)}
-    return Patterns(_fewest(allowed), _fewest(denied))
+    return Patterns(_remove_covered(allowed), _remove_covered(denied))
 
 
 def _with_permission(acls: Iterable[Acl], permission: Permission) -> set[Pattern]:
-    return {_pattern(acl) for acl in acls if acl.permission == permission}
+    return {_pattern_of(acl) for acl in acls if acl.permission == permission}
 
 
-def _pattern(acl: Acl) -> Pattern:
+def _pattern_of(acl: Acl) -> Pattern:
     if acl.pattern_type == "LITERAL" and acl.resource_name == ANY_NAME:
         return EVERY_NAME
     return Pattern(acl.resource_name, acl.pattern_type == "PREFIXED")
 
 
-def _fewest(patterns: Collection[Pattern]) -> tuple[Pattern, ...]:
-    """The patterns that no other one of them covers."""
+def _remove_covered(patterns: Collection[Pattern]) -> tuple[Pattern, ...]:
+    """Return the patterns that no other one of them covers."""
     return tuple(sorted(one for one in patterns if not any(other != one and other.covers(one) for other in patterns)))

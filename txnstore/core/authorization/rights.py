@@ -66,7 +66,7 @@ def check_rights(authorization: Authorization, principal: str, rights: Iterable[
 
 
 def refusal(principal: str, right: Right) -> AuthorizationError:
-    """The error for a right that a principal does not have."""
+    """Return the error for a right that a principal does not have."""
     names = tuple(sorted(set(right.names)))
     word = WORDS[right.resource_type]
     if right.resource_type == "CLUSTER":
@@ -93,32 +93,32 @@ class HasGroup(Protocol):
 
 
 def no_right(_: Command, __: object) -> list[Right]:
-    """What other commands lead to: any process may do it, and it decides nothing."""
+    """The rights of commands that follow from others: none, as any process may run them, and they decide nothing."""
     return []
 
 
 def maintains(_: Command, __: object) -> list[Right]:
-    """To maintain the store."""
+    """The right to maintain the store."""
     return [CLUSTER_ACTION]
 
 
 def alters_cluster(_: Command, __: object) -> list[Right]:
-    """To change the rules."""
+    """The right to change the rules."""
     return [ALTER_CLUSTER]
 
 
 def reads_group(command: HasGroup, _: object) -> list[Right]:
-    """To be a member of the group."""
+    """The right to be a member of the group."""
     return [read_group(command.group)]
 
 
 def reads_group_or_maintains(command: HasGroup, _: object) -> list[Right]:
-    """To be a member of the group; a gateway asks for itself when the session of a member has timed out."""
+    """The right of a member, or of a gateway that asks for itself when the session of a member has timed out."""
     return [Right("READ", "GROUP", (command.group,), or_else=OR_CLUSTER_ACTION)]
 
 
 def writes_id(producer: ProducerIdentity) -> list[Right]:
-    """To write as the producer."""
+    """The rights to write as the producer."""
     if producer.transactional_id is None:
         return []
     return [right_to("WRITE", "TRANSACTIONAL_ID", producer.transactional_id)]
@@ -154,5 +154,5 @@ def read_group(group: str) -> Right:
 
 @lru_cache(maxsize=2**12)
 def right_to(operation: Operation, resource_type: ResourceType, *names: str) -> Right:
-    """The same right for equal arguments: a producer needs the same ones for each commit."""
+    """Return a right, the same object for equal arguments: a producer needs the same ones for each commit."""
     return Right(operation, resource_type, names)

@@ -1,4 +1,4 @@
-"""The authorization of a store: its rules, and what they allow; as Kafka's ``StandardAuthorizer``."""
+"""The authorization of a store: its rules and the answers that follow from them; as Kafka's ``StandardAuthorizer``."""
 
 from __future__ import annotations
 
@@ -60,39 +60,39 @@ class Authorization:
     acls: Map[Acl, None] = field(default_factory=Map)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without what is derived, which is as large again."""
+        """Pickle without derived values, which are as large again."""
         return Authorization, (self.mode, self.super_users, self.allow_if_no_acl, self.acls)
 
     @cached_property
     def sorted_acls(self) -> list[Acl]:
-        """The rules, sorted: each checkpoint has them."""
+        """The rules, sorted, as each checkpoint has them."""
         return sorted(acl for acl, _ in items_of(self.acls))
 
     @cached_property
-    def _index(self) -> _Index:
+    def _rule_index(self) -> _Index:
         return _Index([acl for acl, _ in items_of(self.acls)])
 
     @cached_property
-    def _answers(self) -> dict[tuple[str, Operation, ResourceType, str | None], bool]:
-        """Answers by question. Threads use it without a lock: each answer is right, whichever thread gives it."""
+    def _cached_answers(self) -> dict[tuple[str, Operation, ResourceType, str | None], bool]:
+        """Answers by question. Threads use the cache without a lock: equal questions have equal answers."""
         return {}
 
     def allows(self, principal: str, operation: Operation, resource_type: ResourceType, name: str | None) -> bool:
-        """Whether a principal may do this to the resource of this name; None: to some resource of the type."""
+        """Whether a principal may use the resource of this name (None: some resource of the type)."""
         question = principal, operation, resource_type, name
-        answer = self._answers.get(question)
+        answer = self._cached_answers.get(question)
         if answer is None:
             if name is None:
                 answer = self._allows_on_some(principal, operation, resource_type)
             else:
                 answer = self.explain(principal, operation, resource_type, name).allowed
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-            self._answers[question] = answer
+            if len(self._cached_answers) >= _REMEMBERED:
+                self._cached_answers.clear()
+            self._cached_answers[question] = answer
         return answer
 
     def explain(self, principal: str, operation: Operation, resource_type: ResourceType, name: str) -> Verdict:
-        """Whether a principal may do this to the resource of this name, and why.
+        """Return whether a principal may use the resource of this name, and why.
 
         A rule that denies decides before all rules that allow (KIP-11).
         """
@@ -101,7 +101,7 @@ class Authorization:
         if principal in self.super_users:
             return Verdict(allowed=True, reason="super user")
         allowing, has_rule, allowed_by = None, False, (operation, "ALL", *_IMPLIED_BY.get(operation, ()))
-        for acl in self._index.matching(resource_type, name):
+        for acl in self._rule_index.matching(resource_type, name):
             has_rule = True
             if acl.principal not in (principal, EVERYONE):
                 continue
@@ -117,18 +117,18 @@ class Authorization:
         return Verdict(allowed=False, reason="no rule allows it")
 
     def _allows_on_some(self, principal: str, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether a principal may do this to some resource of the type, also one that does not exist (KIP-679).
+        """Whether a principal may use some resource of the type, also one that does not exist (KIP-679).
 
         A rule that allows it counts, unless another one denies it for all resources that the first one is for.
         """
         if self.mode == "off" or principal in self.super_users:
             return True
         every = resource_type, "LITERAL", ANY_NAME
-        if self.allow_if_no_acl and every not in self._index.by_pattern:
+        if self.allow_if_no_acl and every not in self._rule_index.by_pattern:
             return True
         mine = [
             acl
-            for (kind, _, _), acls in self._index.by_pattern.items()
+            for (kind, _, _), acls in self._rule_index.by_pattern.items()
             if kind == resource_type
             for acl in acls
             if acl.principal in (principal, EVERYONE) and acl.operation in (operation, "ALL")
@@ -160,7 +160,7 @@ class _Index:
         self._lengths = {kind: sorted(values) for kind, values in lengths.items()}
 
     def matching(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
-        """The rules for the resource of this name."""
+        """Return the rules for the resource of this name."""
         yield from self.by_pattern.get((resource_type, "LITERAL", name), ())
         if name != ANY_NAME:
             yield from self.by_pattern.get((resource_type, "LITERAL", ANY_NAME), ())
@@ -170,7 +170,7 @@ class _Index:
 
 
 def _is_covered(acl: Acl, denied: Collection[tuple[PatternType, str]]) -> bool:
-    """Whether one of the denied patterns has all resources that a rule is for."""
+    """Whether a denied pattern covers all resources of a rule."""
     if acl.pattern_type == "LITERAL":
         return acl.resource_name != ANY_NAME and (
             ("LITERAL", acl.resource_name) in denied or _has_denied_prefix(acl.resource_name, denied)

@@ -37,8 +37,8 @@ class CatalogTopic:
     revision: int = 0
 
 
-def folded(name: str) -> str:
-    """What is the same for names of topics that something below cannot tell apart.
+def folded_name(name: str) -> str:
+    """Return the form of a topic name in which names that a file system or a metric cannot tell apart are equal.
 
     Kafka cannot in metrics (``Topic.hasCollision``: ``.`` and ``_``). SQL cannot in names of views, nor can the file
     systems of macOS and Windows in names of folders: they ignore case.
@@ -47,10 +47,10 @@ def folded(name: str) -> str:
 
 
 def alike(names: Iterable[str]) -> Map[str, tuple[str, ...]]:
-    """The names by their folded form, each in order. Only an older release has created several with one form."""
+    """Return the names by their folded form, each in order. Only older releases have created several with one form."""
     found: dict[str, tuple[str, ...]] = {}
     for name in sorted(names):
-        found[folded(name)] = (*found.get(folded(name), ()), name)
+        found[folded_name(name)] = (*found.get(folded_name(name), ()), name)
     return Map(found)
 
 

@@ -17,7 +17,7 @@ from txnstore.core.catalog.model import (
     TopicClosed,
     TopicCreated,
     TopicDeleted,
-    folded,
+    folded_name,
 )
 from txnstore.core.declaration import command
 from txnstore.core.groups.model import CommittedOffset, Group
@@ -36,12 +36,12 @@ from txnstore.errors import (
 
 
 def creates_topic(command: CreateTopic, _: State) -> list[Right]:
-    """To create the topic, or any."""
+    """The right to create the topic, or any topic."""
     return [Right("CREATE", "TOPIC", (command.topic.name,), or_else=("CREATE", "CLUSTER", CLUSTER))]
 
 
 def alters_topic(command: AlterTopic, state: State) -> list[Right]:
-    """Settings need another right than partitions and columns, as with Kafka's AlterConfigs and CreatePartitions."""
+    """The rights to alter the topic: settings and partitions need different ones (AlterConfigs, CreatePartitions)."""
     before, after = state.topics.get(command.topic.name), command.topic
     rights = []
     if before is None or replace(before, config=after.config, version=after.version, revision=after.revision) != after:
@@ -52,7 +52,7 @@ def alters_topic(command: AlterTopic, state: State) -> list[Right]:
 
 
 def deletes_topic(command: DeleteTopic | CloseTopic, _: State) -> list[Right]:
-    """Other chains close a topic before chain 0 deletes it, so both need the right: nothing is half done."""
+    """The right to delete the topic: closing it needs the same right, so that no deletion stops half way."""
     return [Right("DELETE", "TOPIC", (command.name,))]
 
 
@@ -63,7 +63,7 @@ def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
     if topic.name in draft.state.topics:
         msg = f"topic {topic.name!r} exists already"
         raise TopicExistsError(msg)
-    other = _colliding(draft.state, topic.name)
+    other = _colliding_topic(draft.state, topic.name)
     if other is not None:
         same_case = topic.name.replace(".", "_") == other.replace(".", "_")
         msg = f"topic {topic.name!r} collides with topic {other!r}: " + (
@@ -83,8 +83,8 @@ def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
 
 @command(AlterTopic, route=None, right=alters_topic)
 def alter_topic(draft: Draft, command: AlterTopic) -> CatalogTopic:
-    """Change a topic of the expected version; partitions can only be added. Without a change nothing happens."""
-    topic, current = command.topic, _topic(draft.state, command.topic.name)
+    """Change a topic of the expected version; partitions can only be added. Emits nothing without a change."""
+    topic, current = command.topic, _require_topic(draft.state, command.topic.name)
     if current.version != command.expected_version or current.topic_id != topic.topic_id:
         msg = f"topic {topic.name!r} was changed concurrently: read it again and repeat the change"
         raise TopicChangedError(msg)
@@ -104,7 +104,7 @@ def alter_topic(draft: Draft, command: AlterTopic) -> CatalogTopic:
 @command(DeleteTopic, route=None, right=deletes_topic)
 def delete_topic(draft: Draft, command: DeleteTopic) -> None:
     """Delete a topic, after the other chains that lead its partitions have closed it."""
-    topic = _topic(draft.state, command.name)
+    topic = _require_topic(draft.state, command.name)
     if command.revision not in {None, topic.revision}:
         msg = f"topic {topic.name!r} was changed concurrently with its deletion"
         raise TopicChangedError(msg)
@@ -139,17 +139,17 @@ def close_topic(draft: Draft, command: CloseTopic) -> None:
 
 
 def _newest_revision(state: State, name: str) -> int:
-    """The newest revision of a topic that this chain knows, closed ones included; 0 for none."""
+    """Return the newest revision of a topic that this chain knows, closed ones included; 0 for none."""
     copy = state.topics.get(name)
     return max(copy.revision if copy is not None else 0, state.deleted.get(name, 0))
 
 
-def _colliding(state: State, name: str) -> str | None:
-    """The topic whose name something below cannot tell from this one (:func:`folded`); None if there is none."""
-    return next(iter(state.alike.get(folded(name), ())), None)
+def _colliding_topic(state: State, name: str) -> str | None:
+    """Return the topic that has the same :func:`folded_name`; None if there is none."""
+    return next(iter(state.alike.get(folded_name(name), ())), None)
 
 
-def _topic(state: State, name: str) -> CatalogTopic:
+def _require_topic(state: State, name: str) -> CatalogTopic:
     topic = state.topics.get(name)
     if topic is None:
         msg = f"there is no topic {name!r}"
@@ -190,12 +190,12 @@ def _with_partitions(
 
 
 def _with_name(alike: Map[str, tuple[str, ...]], name: str) -> Map[str, tuple[str, ...]]:
-    form = folded(name)
+    form = folded_name(name)
     return alike.insert(form, tuple(sorted({*alike.get(form, ()), name})))
 
 
 def _without_name(alike: Map[str, tuple[str, ...]], name: str) -> Map[str, tuple[str, ...]]:
-    form = folded(name)
+    form = folded_name(name)
     others = tuple(other for other in alike.get(form, ()) if other != name)
     return alike.insert(form, others) if others else alike.discard(form)
 
@@ -250,7 +250,7 @@ def _without_offsets(group: Group, deleted: set[TopicPartition], topic_id: str) 
 def _without_topic(
     offsets: Map[TopicPartition, CommittedOffset], deleted: set[TopicPartition], topic_id: str
 ) -> Map[TopicPartition, CommittedOffset]:
-    """The offsets without those of the deleted topic; the chain may already have offsets of a new topic of its name."""
+    """Return the offsets without those of the deleted topic; offsets of a new topic of its name stay."""
     for tp in deleted:
         offset = offsets.get(tp)
         if offset is not None and offset.topic_id in (None, topic_id):

@@ -1,4 +1,4 @@
-"""The version of a topic that rows were written with, or that a plan was made with, and the one that a chain has.
+"""Comparison of the version of a topic that rows or plans were made with, and the one that a chain has.
 
 A plan that replaces or deletes records rests on the columns and settings of its topic, and rows have the columns of
 theirs. See docs/internals/design/engines.md.

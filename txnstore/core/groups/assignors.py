@@ -23,7 +23,7 @@ class Subscriptions:
 
     @classmethod
     def of(cls, members: Iterable[Member]) -> Subscriptions:
-        """The subscriptions of members; if they have seen different partition counts of a topic, the largest is used.
+        """Return the subscriptions of members; of different partition counts of a topic, the largest is used.
 
         An added partition is therefore assigned as soon as one member has seen it. A deleted one stays assigned, with
         nothing to read, until all members have seen the deletion.
@@ -40,10 +40,12 @@ class Subscriptions:
 
     def all_partitions(self) -> list[TopicPartition]:
         """All partitions of all subscribed topics, in order."""
-        return [TopicPartition(name, number) for name in sorted(self.partitions) for number in self._numbers(name)]
+        return [
+            TopicPartition(name, number) for name in sorted(self.partitions) for number in self._partition_numbers(name)
+        ]
 
     def readers_of_topics(self) -> dict[str, frozenset[str]]:
-        """The ids of the members that read each topic; one set for all topics that the same members read."""
+        """Return the ids of the members that read each topic; topics with equal readers share one set."""
         alike: dict[frozenset[str], list[str]] = {}
         for member_id, topics in self.topics.items():
             alike.setdefault(topics, []).append(member_id)
@@ -57,7 +59,7 @@ class Subscriptions:
                 readers[numbers] = frozenset(member_id for number in numbers for member_id in members[number])
         return {name: readers[tuple(numbers)] for name, numbers in kinds.items()}
 
-    def _numbers(self, topic: str) -> range:
+    def _partition_numbers(self, topic: str) -> range:
         return range(self.partitions[topic])
 
 
@@ -116,15 +118,15 @@ class _Sticky:
                 self._free.append(tp)
 
     def assign(self) -> Assignment:
-        self._give_out_free()
-        while self._relieve_one():
+        self._assign_free()
+        while self._move_one():
             pass
         return {member_id: tuple(sorted(tps)) for member_id, tps in self._targets.items()}
 
     def _load(self, member_id: str) -> tuple[int, str]:
         return len(self._targets[member_id]), member_id
 
-    def _give_out_free(self) -> None:
+    def _assign_free(self) -> None:
         """Give each unowned partition to the reader with the fewest; those with the fewest readers first."""
         # Loads only grow here, so an entry of a heap that is too low is corrected when it comes to the top.
         heaps: dict[frozenset[str], list[tuple[int, str]]] = {}
@@ -137,13 +139,13 @@ class _Sticky:
                 heapreplace(heap, least)
             self._targets[heap[0][1]].add(tp)
 
-    def _relieve_one(self) -> bool:
-        """Move a partition away from the first member, from the one with the most on, where that is possible."""
+    def _move_one(self) -> bool:
+        """Move a partition from the member with the most to one with fewer, along a path of subscriptions."""
         loads = sorted(map(self._load, self._targets), reverse=True)
-        return any(self._relieve(member_id, load - 2) for load, member_id in loads if load - 2 >= loads[-1][0])
+        return any(self._move_along_path(member_id, load - 2) for load, member_id in loads if load - 2 >= loads[-1][0])
 
-    def _relieve(self, member_id: str, limit: int) -> bool:
-        """Move a partition along a path to the nearest member that has at most ``limit``; whether there is one.
+    def _move_along_path(self, member_id: str, limit: int) -> bool:
+        """Move a partition along a path to the nearest member with at most ``limit``; return whether there is one.
 
         Breadth-first search: each member on the path passes one partition to the next one. ``givers`` has for each
         member that was reached the one before it on the path, and the partition that it would pass on. Each move
@@ -155,17 +157,17 @@ class _Sticky:
         waiting = deque([member_id])
         while waiting and unseen:
             giver = waiting.popleft()
-            for _, taker in sorted(map(self._load, self._takers(giver, unseen, givers))):
+            for _, taker in sorted(map(self._load, self._find_takers(giver, unseen, givers))):
                 if len(self._targets[taker]) <= limit:
-                    self._hand_on(taker, member_id, givers)
+                    self._pass_along_path(taker, member_id, givers)
                     return True
                 waiting.append(taker)
         return False
 
-    def _takers(self, giver: str, unseen: set[str], givers: dict[str, tuple[str, TopicPartition]]) -> list[str]:
-        """The unseen members that could take a partition of ``giver``; each is noted with the best such partition.
+    def _find_takers(self, giver: str, unseen: set[str], givers: dict[str, tuple[str, TopicPartition]]) -> list[str]:
+        """Return the unseen members that could take a partition of ``giver``, each noted with the best such partition.
 
-        That is one that ``giver`` did not have before, since it moves in any case, and of these the last.
+        The best is one that ``giver`` did not have before, since that one moves in any case; of these the last.
         """
         best: dict[str, tuple[bool, TopicPartition]] = {}
         for tp in self._targets[giver]:
@@ -181,7 +183,7 @@ class _Sticky:
                 break
         return all_takers
 
-    def _hand_on(self, taker: str, first: str, givers: Mapping[str, tuple[str, TopicPartition]]) -> None:
+    def _pass_along_path(self, taker: str, first: str, givers: Mapping[str, tuple[str, TopicPartition]]) -> None:
         while taker != first:
             giver, tp = givers[taker]
             self._targets[giver].remove(tp)
@@ -196,7 +198,7 @@ ASSIGNORS: dict[str, Assignor] = {"range": range_assignor, "cooperative-sticky":
 
 
 def assignor_of(members: Iterable[Member]) -> Assignor:
-    """The assignor that most members ask for, so that it can be changed one member at a time (KIP-848)."""
+    """Return the assignor that most members ask for, so that it can be changed one member at a time (KIP-848)."""
     votes: dict[str, int] = {}
     for member in members:
         votes[member.assignor] = votes.get(member.assignor, 0) + 1

@@ -37,7 +37,7 @@ def store_generation(draft: Draft, command: StoreGeneration) -> None:
         InvalidConfigError: An argument is not valid.
     """
     new = _generation(command)
-    _check(command, new)
+    _check_generation(command, new)
     name, group = command.group, draft.state.groups.get(command.group, Group())
     if (group.generation, _without_time(group.classic)) == (command.generation, new):
         return
@@ -63,13 +63,13 @@ def store_generation(draft: Draft, command: StoreGeneration) -> None:
     )
 
 
-def lasting_assignments(classic: ClassicGeneration) -> dict[tuple[str, str], bytes]:
-    """What each member reads in a generation, by what it keeps over restarts."""
+def assignments_by_lasting_name(classic: ClassicGeneration) -> dict[tuple[str, str], bytes]:
+    """Return the assignment of each member of a generation, by static name, else by member id."""
     return {member.lasting_name: member.assignment for member in classic.members}
 
 
 def _generation(command: StoreGeneration) -> ClassicGeneration:
-    """The generation of a command, without the time; an empty one has neither protocol nor leader."""
+    """Build the generation of a command, without the time; an empty one has neither protocol nor leader."""
     members = tuple(sorted(command.members, key=lambda member: member.member_id))
     if not members:
         return ClassicGeneration(command.protocol_type, None, None, ())
@@ -80,12 +80,12 @@ def _without_time(classic: ClassicGeneration | None) -> ClassicGeneration | None
     return None if classic is None else replace(classic, stored_at=0)
 
 
-def _ids(classic: ClassicGeneration) -> set[str]:
+def _member_ids(classic: ClassicGeneration) -> set[str]:
     return {member.member_id for member in classic.members}
 
 
 def _check_replacement(command: StoreGeneration, old: ClassicGeneration | None, new: ClassicGeneration) -> None:
-    """Check that the command changes nothing in its generation but the ids of static members (KIP-345).
+    """Check that the command only replaces ids of static members in its generation (KIP-345).
 
     The command names the ids that it replaces. So one that a paused gateway sends late, after another gateway has
     replaced the same member, does not fence the newer instance.
@@ -93,15 +93,15 @@ def _check_replacement(command: StoreGeneration, old: ClassicGeneration | None, 
     if (
         old is None
         or not command.replaces
-        or _ids(old) - _ids(new) != set(command.replaces)
+        or _member_ids(old) - _member_ids(new) != set(command.replaces)
         or (old.protocol_type, old.protocol) != (new.protocol_type, new.protocol)
-        or lasting_assignments(old) != lasting_assignments(new)
+        or assignments_by_lasting_name(old) != assignments_by_lasting_name(new)
     ):
         msg = f"generation {command.generation} of group {command.group!r} is stored with other members or assignments"
         raise IllegalGenerationError(msg)
 
 
-def _check(command: StoreGeneration, new: ClassicGeneration) -> None:
+def _check_generation(command: StoreGeneration, new: ClassicGeneration) -> None:
     check_id("group.id", command.group)
     name = command.group
     if not 1 <= command.generation <= MAX_GENERATION or command.generation < command.expected:
@@ -119,7 +119,7 @@ def _check(command: StoreGeneration, new: ClassicGeneration) -> None:
     if new.members and (not new.protocol_type or new.protocol is None):
         msg = f"the members of group {name!r} have no protocol"
         raise InvalidConfigError(msg)
-    if new.members and new.leader not in _ids(new):
+    if new.members and new.leader not in _member_ids(new):
         msg = f"the leader {new.leader!r} of group {name!r} is none of its members"
         raise InvalidConfigError(msg)
     size = sum(len(member.subscription) + len(member.assignment) for member in new.members)

@@ -1,4 +1,4 @@
-"""What members of classic groups of the protocol type ``consumer`` send each other (Kafka: ``ConsumerProtocol``).
+"""The messages that members of groups of the protocol type ``consumer`` exchange (Kafka: ``ConsumerProtocol``).
 
 A gateway and the chain store it as it is. Version 0 is the beginning of all versions, so only this part is read: an
 ``int16`` version, then an array of topics.
@@ -16,7 +16,7 @@ PROTOCOL_TYPE = "consumer"
 
 
 def subscribed_topics(protocol_type: str | None, subscription: bytes) -> tuple[str, ...] | None:
-    """The topics of a subscription, in its order; None if it is none of this protocol type."""
+    """Return the topics of a subscription, in its order; None if it is not of this protocol type."""
     if protocol_type != PROTOCOL_TYPE:
         return None
     reader = _Reader(subscription)
@@ -27,7 +27,7 @@ def subscribed_topics(protocol_type: str | None, subscription: bytes) -> tuple[s
 
 
 def assigned_partitions(protocol_type: str | None, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of an assignment, sorted; none if it is none of this protocol type."""
+    """Return the partitions of an assignment, sorted; none if it is not of this protocol type."""
     if protocol_type != PROTOCOL_TYPE:
         return ()
     reader = _Reader(assignment)
@@ -48,7 +48,7 @@ class _Reader:
         self._at = 2
 
     def length(self) -> int:
-        """The length of an array; each of its items has a byte at least."""
+        """Read the length of an array, whose items have at least a byte each."""
         length: int = self._next(">i")[0]
         if not 0 <= length <= len(self._data):
             raise ValueError

@@ -24,7 +24,7 @@ from txnstore.core.state import State, fold, is_foreign, replace
 
 
 def with_lease(group: Group, member_id: str, now: int) -> Group:
-    """The group with the lease of a member renewed at ``now``; unchanged if there is no such member."""
+    """Renew the lease of a member at ``now``; unchanged if there is no such member."""
     member = group.members.get(member_id)
     return group if member is None else _with_member(group, replace(member, seen_at=now))
 
@@ -143,12 +143,12 @@ def _offsets_deleted(state: State, event: OffsetsDeleted) -> State:
     group = state.groups[event.group]
     pending = group.pending
     for producer_id, offsets in group.pending.items():
-        pending = pending.insert(producer_id, _without(offsets, event.partitions))
-    group = replace(group, offsets=_without(group.offsets, event.partitions), pending=pending)
+        pending = pending.insert(producer_id, _without_partitions(offsets, event.partitions))
+    group = replace(group, offsets=_without_partitions(group.offsets, event.partitions), pending=pending)
     return _with_group(state, event.group, group)
 
 
-def _without(
+def _without_partitions(
     offsets: Map[TopicPartition, CommittedOffset], partitions: Iterable[TopicPartition]
 ) -> Map[TopicPartition, CommittedOffset]:
     for tp in partitions:
@@ -158,18 +158,18 @@ def _without(
 
 @fold(GroupMarkerWritten)
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
-    """End the pending offsets of a transaction; fence a producer of another chain, also if it had none here."""
+    """End the pending offsets of a transaction; fence a producer of another chain, even without offsets here."""
     if is_foreign(state, event.producer_id):
         state = with_fence(state, event.producer_id, event.epoch)
     group = state.groups.get(event.group)
     if group is None or event.producer_id not in group.pending:
         return state
-    group = decided_offsets(group, event.producer_id, event.epoch, event.outcome)
+    group = end_pending_offsets(group, event.producer_id, event.epoch, event.outcome)
     return replace(state, groups=state.groups.insert(event.group, group))
 
 
-def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: Outcome) -> Group:
-    """The group after the end of a transaction; an offset never replaces one with a later commit position (OFF-11)."""
+def end_pending_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: Outcome) -> Group:
+    """Apply or drop pending offsets; none replaces an offset with a later commit position (OFF-11)."""
     if producer_id not in group.pending:
         return group
     offsets = group.offsets
@@ -184,14 +184,14 @@ def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: 
 
 
 def existing_offsets(group: Group, topics: Mapping[str, CatalogTopic]) -> Group:
-    """The group with the committed and pending offsets of the topics of the catalog, by their ids (OFF-18)."""
+    """Return the group with the offsets of topics of the catalog only, by their ids (OFF-18)."""
     pending = group.pending
     for producer_id, offsets in group.pending.items():
-        pending = pending.insert(producer_id, _of_topics(offsets, topics))
-    return replace(group, offsets=_of_topics(group.offsets, topics), pending=pending)
+        pending = pending.insert(producer_id, _offsets_of_topics(offsets, topics))
+    return replace(group, offsets=_offsets_of_topics(group.offsets, topics), pending=pending)
 
 
-def _of_topics(
+def _offsets_of_topics(
     offsets: Map[TopicPartition, CommittedOffset], topics: Mapping[str, CatalogTopic]
 ) -> Map[TopicPartition, CommittedOffset]:
     for tp, offset in offsets.items():

@@ -59,20 +59,20 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     """
     topics = _checked_topics(command.topics)
     _check_join(command, topics)
-    group = _group(draft, command.group)
+    group = _group_in(draft, command.group)
     if group.kind != command.kind:
         if not expire_if_none_live(draft, command.group, command.expired):
             msg = f"group {command.group!r} has members of the kind {group.kind}, so none of another kind can join it"
             raise InconsistentGroupProtocolError(msg)
-        group = _group(draft, command.group)
-    before = group.members.get(command.member_id)
-    if before is not None and before.instance_id != command.instance_id:
-        msg = f"member {before.member_id!r} of group {command.group!r} cannot change its group.instance.id"
+        group = _group_in(draft, command.group)
+    previous = group.members.get(command.member_id)
+    if previous is not None and previous.instance_id != command.instance_id:
+        msg = f"member {previous.member_id!r} of group {command.group!r} cannot change its group.instance.id"
         raise InvalidConfigError(msg)
-    if before is None:
-        before = _static_member(group, command.instance_id)
-    removed = expire(draft, command.group, command.expired, caller=before)
-    epoch = group.epochs.get(before.member_id) if group.epochs is not None and before is not None else None
+    if previous is None:
+        previous = _static_member(group, command.instance_id)
+    removed = expire(draft, command.group, command.expired, caller=previous)
+    epoch = group.epochs.get(previous.member_id) if group.epochs is not None and previous is not None else None
     draft.emit(
         MemberJoined(
             group=command.group,
@@ -81,10 +81,10 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
             assignor=command.assignor,
             session_timeout_ms=command.session_timeout_ms,
             instance_id=command.instance_id,
-            replaces=before.member_id if before is not None and before.member_id != command.member_id else "",
+            replaces=previous.member_id if previous is not None and previous.member_id != command.member_id else "",
         ),
     )
-    if removed or before is None or (before.topics, before.assignor) != (topics, command.assignor):
+    if removed or previous is None or (previous.topics, previous.assignor) != (topics, command.assignor):
         _rebalance(draft, command.group)
     if command.kind == "consumer":
         draft.require(GROUPS)
@@ -101,7 +101,7 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
         FencedInstanceError: Another member has its static name.
         InvalidConfigError: The topics are other ones than at the last join.
     """
-    group = _group(draft, command.group)
+    group = _group_in(draft, command.group)
     member = require_member(group, command.group, command.member_id, command.instance_id)
     topics = _checked_topics(command.topics) if command.topics is not None else member.topics
     if set(topics) != set(member.topics):
@@ -114,14 +114,14 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
     if expire(draft, command.group, command.expired, caller=member) or changed:
         _rebalance(draft, command.group, owned)
     else:
-        _hand_over(draft, command.group, owned)
+        _reassign_released(draft, command.group, owned)
     if group.epochs is not None:
         _reconcile(draft, command.group, member.member_id, group.epochs[member.member_id])
     return _membership(draft, command.group, member.member_id)
 
 
 def leaves_group(command: LeaveGroup, state: State) -> list[Right]:
-    """A command without a member is of a gateway, which asks for itself when sessions have timed out."""
+    """The right of a member, or, without a member, of a gateway that asks for itself after a session timeout."""
     names_member = bool(command.member_id) or command.instance_id is not None
     return (reads_group if names_member else reads_group_or_maintains)(command, state)
 
@@ -129,7 +129,7 @@ def leaves_group(command: LeaveGroup, state: State) -> list[Right]:
 @command(LeaveGroup, route=to_group, right=leaves_group)
 def leave(draft: Draft, command: LeaveGroup) -> None:
     """Remove a member, if there is one, and the members whose leases have expired."""
-    group = _group(draft, command.group)
+    group = _group_in(draft, command.group)
     static = _static_member(group, command.instance_id)
     if command.instance_id is not None and command.member_id and static is not None:
         require_member(group, command.group, command.member_id, command.instance_id)
@@ -141,15 +141,15 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
 
 
 def expire_if_none_live(draft: Draft, name: str, expired: ExpiredMembers) -> bool:
-    """Remove all members of a group if the leases of all of them have expired; none if one is live.
+    """Remove all members of a group if the leases of all have expired; none if one is live.
 
     A member that a gateway keeps has no lease: it is live.
 
     Returns:
         Whether the group has no live member.
     """
-    if _group(draft, name).classic_members or any(
-        (member.member_id, member.seen_at) not in expired for member in _members(_group(draft, name))
+    if _group_in(draft, name).classic_members or any(
+        (member.member_id, member.seen_at) not in expired for member in _sorted_members(_group_in(draft, name))
     ):
         return False
     if expire(draft, name, expired):
@@ -158,7 +158,7 @@ def expire_if_none_live(draft: Draft, name: str, expired: ExpiredMembers) -> boo
 
 
 def expire(draft: Draft, name: str, expired: ExpiredMembers, caller: Member | None = None) -> bool:
-    """Emit ``MemberLeft`` for the expired members that have not renewed their leases since, except for ``caller``.
+    """Emit ``MemberLeft`` for expired members that have not renewed their leases since, except for ``caller``.
 
     Args:
         draft: The draft.
@@ -172,7 +172,7 @@ def expire(draft: Draft, name: str, expired: ExpiredMembers, caller: Member | No
     caller_id = caller.member_id if caller is not None else ""
     removed = [
         member
-        for member in _members(_group(draft, name))
+        for member in _sorted_members(_group_in(draft, name))
         if (member.member_id, member.seen_at) in expired and member.member_id != caller_id
     ]
     for member in removed:
@@ -181,19 +181,19 @@ def expire(draft: Draft, name: str, expired: ExpiredMembers, caller: Member | No
 
 
 def live_members(group: Group, now: int) -> list[Member]:
-    """The members whose leases have not expired at the time ``now`` (ms), if the clocks of all writers are right."""
-    return [member for member in _members(group) if not member.expired(now)]
+    """Return the members whose leases have not expired at ``now`` (ms), if the clocks of all writers are right."""
+    return [member for member in _sorted_members(group) if not member.expired(now)]
 
 
 def holders(group: Group, member: Member) -> tuple[PartitionHolder, ...]:
-    """The members that hold the partitions that a member waits for, by member id.
+    """Return the members that hold the partitions that a member waits for, by member id.
 
-    It waits for the targets that it does not hold. One without targets, because the group has more members than
-    partitions, waits until any of the others leaves.
+    A member waits for the targets that it does not hold. A member without targets, because the group has more members
+    than partitions, waits until any of the others leaves.
     """
     awaited = set(member.target).difference(member.held)
     result = []
-    for other in _members(group):
+    for other in _sorted_members(group):
         if other.member_id == member.member_id:
             continue
         held = tuple(tp for tp in other.held if (tp in awaited if member.target else tp.topic in member.topics))
@@ -203,14 +203,14 @@ def holders(group: Group, member: Member) -> tuple[PartitionHolder, ...]:
 
 
 def require_member(group: Group, name: str, member_id: str, instance_id: str | None) -> Member:
-    """The member of this id that has a lease (OFF-06).
+    """Return the member of this id that has a lease (OFF-06).
 
     Raises:
         FencedInstanceError: Another member has taken over its static name (KIP-345).
         UnknownMemberError: It left, its lease expired, or it never joined.
     """
     member, static = group.members.get(member_id), _static_member(group, instance_id)
-    return _required(member, static, name, member_id, instance_id)
+    return _require_static_or_id(member, static, name, member_id, instance_id)
 
 
 def require_any_member(group: Group, name: str, member_id: str, instance_id: str | None) -> None:
@@ -221,14 +221,14 @@ def require_any_member(group: Group, name: str, member_id: str, instance_id: str
     member = next((each for each in group.classic_members if each.member_id == member_id), None)
     named = (each for each in group.classic_members if each.instance_id == instance_id)
     static = next(named, None) if instance_id is not None else None
-    _required(member, static, name, member_id, instance_id)
+    _require_static_or_id(member, static, name, member_id, instance_id)
 
 
 M = TypeVar("M", Member, ClassicMember)
 
 
-def _required(member: M | None, static: M | None, name: str, member_id: str, instance_id: str | None) -> M:
-    """The member of this id; ``static``: that of this static name.
+def _require_static_or_id(member: M | None, static: M | None, name: str, member_id: str, instance_id: str | None) -> M:
+    """Return ``member``, if it exists and ``static``, the holder of its static name, is no other member.
 
     Raises:
         FencedInstanceError: Another member has taken over its static name (KIP-345).
@@ -286,33 +286,33 @@ def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
         msg = f"group {name!r} is at generation {generation}, not {offsets.generation}"
         raise IllegalGenerationError(msg)
     tps = {item.tp for item in offsets.offsets}
-    for other in _members(group):
+    for other in _sorted_members(group):
         if other.member_id != offsets.member_id and (taken := sorted(tps.intersection(other.held))):
             msg = f"member {other.member_id!r} of group {name!r} holds {taken[0]}, not {offsets.member_id!r}"
             raise IllegalGenerationError(msg)
 
 
 def _rebalance(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]] | None = None) -> None:
-    """Compute and emit targets for all members, in a new generation, and the held partitions that follow from them.
+    """Compute and emit targets for all members in a new generation, with the resulting held partitions.
 
-    A target that no member holds is held by its member from now on; one that another member holds is awaited.
+    A member holds a target at once if no member holds it; else it waits for the holder.
     ``owned``: see :func:`_emit_rebalance`.
     """
-    group = _group(draft, name)
-    members = _members(group)
+    group = _group_in(draft, name)
+    members = _sorted_members(group)
     targets: dict[str, tuple[TopicPartition, ...]] = {}
     if members:
-        targets = assignor_of(members)(members, _owners(members))
+        targets = assignor_of(members)(members, _current_owners(members))
     _emit_rebalance(draft, name, max(group.generation, 0) + 1, targets, owned or {})
 
 
-def _hand_over(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]]) -> None:
+def _reassign_released(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]]) -> None:
     """Emit the held partitions after a release: released ones go to the members whose targets they are.
 
     Targets and generation stay. ``owned``: see :func:`_emit_rebalance`.
     """
-    group = _group(draft, name)
-    targets = {member.member_id: member.target for member in _members(group)}
+    group = _group_in(draft, name)
+    targets = {member.member_id: member.target for member in _sorted_members(group)}
     _emit_rebalance(draft, name, group.generation, targets, owned)
 
 
@@ -328,8 +328,8 @@ def _emit_rebalance(
     ``owned`` has the partitions that the calling member still reads, under its id; empty: it releases none. It releases
     its held partitions that are neither among these nor among its targets; other members keep theirs.
     """
-    group = _group(draft, name)
-    members = _members(group)
+    group = _group_in(draft, name)
+    members = _sorted_members(group)
     remaining = {
         member.member_id: {
             tp
@@ -349,8 +349,8 @@ def _emit_rebalance(
         draft.emit(GroupRebalanced(group=name, generation=generation, members=changes))
 
 
-def _owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
-    """The member that has each partition as a target, or, where there is none, the member that holds it."""
+def _current_owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
+    """Return the member that has each partition as a target, else the member that holds it."""
     owners: dict[TopicPartition, str] = {}
     for member in members:
         for tp in member.held:
@@ -361,11 +361,11 @@ def _owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
     return owners
 
 
-def _group(draft: Draft, name: str) -> Group:
+def _group_in(draft: Draft, name: str) -> Group:
     return draft.state.groups.get(name, Group())
 
 
-def _members(group: Group) -> list[Member]:
+def _sorted_members(group: Group) -> list[Member]:
     return [member for _, member in sorted_items(group.members)]
 
 
@@ -376,21 +376,21 @@ def _static_member(group: Group, instance_id: str | None) -> Member | None:
 
 
 def _membership(draft: Draft, name: str, member_id: str) -> Membership:
-    group = _group(draft, name)
+    group = _group_in(draft, name)
     return Membership(member_id, _generation_of(group, member_id), group.members[member_id].assigned)
 
 
 def _generation_of(group: Group, member_id: str) -> int:
-    """The generation that a member commits in: the last one that it has reconciled, or that of the group."""
+    """Return the generation in which a member commits: the last one that it has reconciled, or that of the group."""
     return group.generation if group.epochs is None else group.epochs.get(member_id, group.generation)
 
 
 def _reconcile(draft: Draft, name: str, member_id: str, epoch: int | None) -> None:
-    """Note the generation that a member has reconciled; ``epoch``: that before, which stays until it has released all.
+    """Emit the generation that a member has reconciled; ``epoch``, the last one, stays until it has released all.
 
-    A partition that another member holds still is none of its concern: it does not read it (KIP-848).
+    Partitions that another member still holds do not matter: this member does not read them yet (KIP-848).
     """
-    group = _group(draft, name)
+    group = _group_in(draft, name)
     member = group.members[member_id]
     reconciled = group.generation if epoch is None or set(member.held).issubset(member.target) else epoch
     if group.epochs is None or group.epochs.get(member_id) != reconciled:

@@ -78,7 +78,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PartitionHolder:
-    """A member that holds partitions that another member of its group waits for.
+    """A member that holds partitions for which another member of its group waits.
 
     Attributes:
         member_id: The id of the member, which ends with the host and the process that it runs in.
@@ -118,7 +118,7 @@ class ClassicMember:
 
     @property
     def lasting_name(self) -> tuple[Literal["instance", "member"], str]:
-        """What it keeps over restarts: its static name, else its id."""
+        """The name that the member keeps over restarts: its static name, else its id."""
         return ("member", self.member_id) if self.instance_id is None else ("instance", self.instance_id)
 
 

@@ -46,7 +46,7 @@ _OFFSETS = range(-(2**63), 2**63)
 
 
 class HasGroups(Protocol):
-    """What has groups: the state of a chain, or a view of all chains."""
+    """A source of groups: the state of a chain, or a view of all chains."""
 
     @property
     def groups(self) -> Mapping[str, Group]: ...
@@ -85,28 +85,28 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
     )
 
 
-def identified_by(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
-    """The offset with the id of the topic that was read, if it is known."""
+def with_topic_id(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
+    """Return the offset with the id of the topic that was read, if it is known."""
     return replace(item, topic_id=topic_ids.get(item.topic))
 
 
 def to_group_of_offsets(command: CommitOffsets | ResetOffsets, chains: int) -> int:
-    """The chain of the group."""
+    """Return the chain of the group."""
     return chain_of_group(command.offsets.group, chains)
 
 
 def partitions_of_offsets(command: CommitOffsets | ResetOffsets) -> Iterator[TopicPartition]:
-    """Those of the offsets."""
+    """The partitions of the offsets."""
     return (item.tp for item in command.offsets.offsets)
 
 
 def commits_offsets(command: CommitOffsets | ResetOffsets, _: State) -> list[Right]:
-    """To be a member of the group, and to read the topics."""
+    """The rights to be a member of the group, and to read the topics."""
     return [read_group(command.offsets.group), *reads_topics_of((command.offsets,))]
 
 
 def reads_topics_of(offsets: Iterable[TxnOffsets]) -> list[Right]:
-    """To read the topics of offsets."""
+    """The rights to read the topics of offsets."""
     topics = {offset.topic for item in offsets for offset in item.offsets}
     return [right_to("READ", "TOPIC", *topics)] if topics else []
 
@@ -118,7 +118,7 @@ def commit_plain_offsets(draft: Draft, command: CommitOffsets) -> None:
 
 
 def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity | None = None) -> None:
-    """Emit offsets that take effect immediately, or are pending in the transaction of ``producer`` (OFF-02).
+    """Emit offsets that take effect at once, or are pending in the transaction of ``producer`` (OFF-02).
 
     Checks the membership first, which may remove expired members, and the topics. Without offsets it does nothing.
     """
@@ -137,7 +137,7 @@ def reset_offsets(draft: Draft, command: ResetOffsets) -> None:
 
 
 def deletes_group(command: HasGroup, _: State) -> list[Right]:
-    """To delete the group."""
+    """The right to delete the group."""
     return [Right("DELETE", "GROUP", (command.group,))]
 
 
@@ -152,14 +152,14 @@ def delete_group(draft: Draft, command: DeleteGroup) -> None:
 
 
 def deletes_offsets(command: DeleteOffsets, state: State) -> list[Right]:
-    """To delete the group, and to read the topics."""
+    """The rights to delete the group, and to read the topics."""
     topics = tuple(dict.fromkeys(tp.topic for tp in command.partitions))
     return [*deletes_group(command, state), *([Right("READ", "TOPIC", topics)] if topics else [])]
 
 
 @command(DeleteOffsets, route=to_group, right=deletes_offsets)
 def delete_offsets(draft: Draft, command: DeleteOffsets) -> tuple[TopicPartition, ...]:
-    """Delete committed and pending offsets, but for topics that a live member reads; their partitions are returned.
+    """Delete committed and pending offsets of topics that no live member reads; return the partitions left out.
 
     The end of a transaction restores no pending offset that was deleted (OFF-17).
 
@@ -173,17 +173,17 @@ def delete_offsets(draft: Draft, command: DeleteOffsets) -> tuple[TopicPartition
         raise GroupNotFoundError(msg)
     live = [member for member in group.members.values() if (member.member_id, member.seen_at) not in command.expired]
     topics = {topic for member in live for topic in member.topics} | _topics_at_gateway(command.group, group)
-    asked = sorted(set(command.partitions))
+    partitions = sorted(set(command.partitions))
     stored = (group.offsets, *group.pending.values())
-    deleted = [tp for tp in asked if tp.topic not in topics and any(tp in offsets for offsets in stored)]
+    deleted = [tp for tp in partitions if tp.topic not in topics and any(tp in offsets for offsets in stored)]
     if deleted:
         draft.require(GROUPS)
         draft.emit(OffsetsDeleted(group=command.group, partitions=deleted))
-    return tuple(tp for tp in asked if tp.topic in topics)
+    return tuple(tp for tp in partitions if tp.topic in topics)
 
 
 def _topics_at_gateway(name: str, group: Group) -> set[str]:
-    """The topics that the members read that a gateway keeps."""
+    """Return the topics that members kept by a gateway read."""
     topics = set[str]()
     for member in group.classic_members:
         read = subscribed_topics(group.classic.protocol_type if group.classic else None, member.subscription)
@@ -196,19 +196,19 @@ def _topics_at_gateway(name: str, group: Group) -> set[str]:
 
 def _require_no_live_member(draft: Draft, name: str, expired: ExpiredMembers, refused: str) -> None:
     if not expire_if_none_live(draft, name, expired):
-        msg = f"group {name!r} has {live_words(draft.state.groups[name])}, so {refused}"
+        msg = f"group {name!r} has {describe_live_members(draft.state.groups[name])}, so {refused}"
         raise GroupNotEmptyError(msg)
 
 
-def live_words(group: Group) -> str:
-    """The live members of a group that has some, for messages."""
+def describe_live_members(group: Group) -> str:
+    """Describe the live members of a group that has some, for messages."""
     if group.has_members_at_gateway:
         return f"{len(group.classic_members or group.members)} members that a gateway keeps"
     return "live members"
 
 
 def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity) -> None:
-    items = [_checked(draft.state, offsets.group, item) for item in offsets.offsets]
+    items = [_checked_offset(draft.state, offsets.group, item) for item in offsets.offsets]
     _check_catalog(draft, offsets)
     draft.emit(
         OffsetsCommitted(
@@ -221,8 +221,8 @@ def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity)
     )
 
 
-def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
-    """The offset with the id of its topic; refused if the topic that was read is deleted (OFF-18).
+def _checked_offset(state: State, group: str, item: GroupOffset) -> GroupOffset:
+    """Return the offset with the id of its topic; refuse it if the topic that was read is deleted (OFF-18).
 
     Only the catalog's chain can tell the id for certain; elsewhere the caller has looked it up before. If the chain has
     another topic of the name, either its copy or the catalog of the caller is out of date: the caller first copies the
@@ -232,7 +232,7 @@ def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
         msg = f"group {group!r} cannot commit an offset of {item.tp}: there is no such partition"
         raise UnknownTopicOrPartitionError(msg)
     if state.chain == CATALOG:
-        item = identified_in(state, group, item)
+        item = with_catalog_topic_id(state, group, item)
     elif leads_partition(state, item.tp):
         _check_same_topic(state.topics[item.topic], group, item)
     check_offset(group, item)
@@ -240,7 +240,7 @@ def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
 
 
 def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
-    """Refuse to replace an offset of another topic of the name by one that was looked up in an outdated catalog.
+    """Refuse to replace an offset by one of another topic of the name, if it was looked up in an outdated catalog.
 
     A chain that does not lead the partition cannot tell the ids of an old and a recreated topic apart. The first commit
     of an id makes the entry follow from the catalog in which the id was found (``State.seen``). A commit that rests on
@@ -268,7 +268,7 @@ def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
 
 
 def _stored_ids(group: Group, tp: TopicPartition) -> set[str | None]:
-    """The topic ids of the committed and pending offsets of a partition."""
+    """Return the topic ids of the committed and pending offsets of a partition."""
     stored = (group.offsets, *group.pending.values())
     return {offsets[tp].topic_id for offsets in stored if tp in offsets}
 
@@ -288,8 +288,8 @@ def check_offset(group: str, item: GroupOffset) -> None:
         raise OffsetMetadataTooLargeError(msg)
 
 
-def identified_in(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
-    """The offset with the id of its topic in the catalog (OFF-18).
+def with_catalog_topic_id(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
+    """Return the offset with the id of its topic in the catalog (OFF-18).
 
     Raises:
         UnknownTopicOrPartitionError: The partition does not exist, or the topic was created again since it was read.
@@ -316,7 +316,7 @@ def committed(
     require_stable: bool = True,
     strict: bool = False,
 ) -> OffsetAndMetadata | None:
-    """The committed offset of a group in a partition; None without one, or if it is negative, as for Kafka's clients.
+    """Return the committed offset of a group in a partition; None without one, or if it is negative, as in Kafka.
 
     Args:
         state: A view, or a state; the state of one of several chains may have offsets of deleted topics (OFF-18).
@@ -339,7 +339,7 @@ def committed(
 
 
 def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTION_MS) -> list[TopicPartition]:
-    """The partitions whose committed offset has expired at the time ``now`` (ms) of the chain (OFF-16).
+    """Return the partitions whose committed offset has expired at the time ``now`` (ms) of the chain (OFF-16).
 
     An offset expires ``retention_ms`` after its commit and after the end of the last member, whichever is later. It
     does not expire while the group has live members or a transaction has a pending offset of the partition.

@@ -24,10 +24,10 @@ from txnstore.core.invariants.steps import (
     decided_stays_decided,
     decisions_never_change,
     deletion_keeps_what_it_cuts,
-    ends_never_go_back,
     epochs_never_go_back,
     group_offsets_by_position,
     offsets_never_renumbered,
+    positions_never_go_back,
     producer_ids_never_move,
     revisions_follow_replacements,
     segments_go_through_dropped,
@@ -104,7 +104,7 @@ EVENTS: tuple[Callable[[State, State], Iterator[str]], ...] = (decisions_never_c
 
 #: The invariants of a transition, in the order of the report.
 STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
-    ends_never_go_back,
+    positions_never_go_back,
     offsets_never_renumbered,
     undecided_data_is_kept,
     deletion_keeps_what_it_cuts,

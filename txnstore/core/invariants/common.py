@@ -32,7 +32,7 @@ class Violation:
 
 
 def changed(before: Map[K, V], after: Map[K, V]) -> list[tuple[K, V, V | None]]:
-    """The items of a map that an entry has changed or removed: key, value before, value after; sorted by key.
+    """Yield the items of a map that an entry has changed or removed: key, value before, value after; by key.
 
     The two maps of a transition share the values that the entry has not changed.
     """
@@ -43,17 +43,17 @@ def changed(before: Map[K, V], after: Map[K, V]) -> list[tuple[K, V, V | None]]:
 
 
 def transactions_of(state: State) -> list[Transaction]:
-    """The transactions of a state, sorted by transactional id."""
+    """Return the transactions of a state, sorted by transactional id."""
     return [state.transactions[name] for name in sorted(state.transactions)]
 
 
 def own_producers(state: State, producer_ids: Iterable[int]) -> list[int]:
-    """The producer ids that this chain granted, and negative ones; it does not know the transactions of others."""
+    """Return producer ids that this chain granted, and negative ones: it does not know transactions of others."""
     return sorted(number for number in producer_ids if number < 0 or chain_of_producer(number) == state.chain)
 
 
 def highest_epoch(txn: Transaction) -> int:
-    """The highest epoch of a transaction's producer id in any chain: once it is decided, that of its markers.
+    """Return the highest epoch of a transaction's producer id in any chain: after a decision that of its markers.
 
     The markers carry the next epoch (KIP-890), and the transaction gets it only when it is completed.
     """
@@ -61,11 +61,11 @@ def highest_epoch(txn: Transaction) -> int:
 
 
 def owner_of(state: State, producer_id: int) -> Transaction | None:
-    """The transaction with this current producer id, or None."""
+    """Return the transaction with this current producer id, or None."""
     txn = state.transactions.get(state.transactional_ids.get(producer_id, ""))
     return txn if txn is not None and txn.producer_id == producer_id else None
 
 
 def offsets_of(batch: Batch) -> str:
-    """The first and last offset of a batch, for messages."""
+    """Describe the first and last offset of a batch, for messages."""
     return f"{batch.base_offset}-{batch.limit - 1}"

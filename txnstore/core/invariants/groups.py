@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from txnstore.core.groups.assignors import Subscriptions
-from txnstore.core.groups.classic import lasting_assignments
+from txnstore.core.groups.classic import assignments_by_lasting_name
 from txnstore.core.groups.model import Group, Member
 from txnstore.core.invariants.common import changed, own_producers, owner_of
 from txnstore.core.model import TopicPartition, sorted_items
@@ -36,15 +36,15 @@ def group_offsets_sound(state: State) -> Iterator[str]:
 
 def partitions_have_one_holder(state: State) -> Iterator[str]:
     """No two members of a group hold the same partition: its records would be processed twice."""
-    for name, members in _groups(state):
-        for tp, first, second in _shared(members, lambda member: member.held):
+    for name, members in _sorted_groups(state):
+        for tp, first, second in _shared_partitions(members, lambda member: member.held):
             yield f"group {name!r}: {tp} is held by {first!r} and by {second!r}"
 
 
 def targets_cover_what_is_read(state: State) -> Iterator[str]:
     """Every partition that a group reads is the target of exactly one member, which reads its topic."""
-    for name, members in _groups(state):
-        for tp, first, second in _shared(members, lambda member: member.target):
+    for name, members in _sorted_groups(state):
+        for tp, first, second in _shared_partitions(members, lambda member: member.target):
             yield f"group {name!r}: {tp} is a target of {first!r} and of {second!r}"
         for member in members:
             for tp in member.target:
@@ -56,10 +56,10 @@ def targets_cover_what_is_read(state: State) -> Iterator[str]:
                 yield f"group {name!r}: {tp} is a target of no member"
 
 
-def _shared(
+def _shared_partitions(
     members: Sequence[Member], partitions: Callable[[Member], Iterable[TopicPartition]]
 ) -> Iterator[tuple[TopicPartition, str, str]]:
-    """The partitions that two members have, with the ids of both."""
+    """Yield the partitions that two members have, with the ids of both."""
     owners: dict[TopicPartition, str] = {}
     for member in members:
         for tp in partitions(member):
@@ -70,7 +70,7 @@ def _shared(
 
 def free_partitions_are_given(state: State) -> Iterator[str]:
     """A target that no other member holds is held by its member: otherwise no member would read it."""
-    for name, members in _groups(state):
+    for name, members in _sorted_groups(state):
         held = {tp for member in members for tp in member.held}
         for member in members:
             for tp in sorted(set(member.target) - held):
@@ -79,7 +79,7 @@ def free_partitions_are_given(state: State) -> Iterator[str]:
 
 def instance_names_unique(state: State) -> Iterator[str]:
     """A static name has one member (KIP-345); also, a group with members has a generation of 1 or above."""
-    for name, members in _groups(state):
+    for name, members in _sorted_groups(state):
         names = [member.instance_id for member in members if member.instance_id is not None]
         for instance_id in sorted({instance_id for instance_id in names if names.count(instance_id) > 1}):
             yield f"group {name!r}: two members have the group.instance.id {instance_id!r}"
@@ -131,13 +131,15 @@ def assignments_never_change(before: State, after: State) -> Iterator[str]:
     for name, old, new in changed(before.groups, after.groups):
         if new is None or old.classic is None or new.classic is None or not old.classic_members:
             continue
-        if new.generation < old.generation and not _are_others(old, new):
+        if new.generation < old.generation and not _have_no_common_member(old, new):
             yield f"group {name!r}: the generation went back from {old.generation} to {new.generation}"
-        if new.generation == old.generation and lasting_assignments(old.classic) != lasting_assignments(new.classic):
+        if new.generation == old.generation and assignments_by_lasting_name(old.classic) != assignments_by_lasting_name(
+            new.classic
+        ):
             yield f"group {name!r}: the members or assignments of generation {new.generation} changed"
 
 
-def _are_others(old: Group, new: Group) -> bool:
+def _have_no_common_member(old: Group, new: Group) -> bool:
     """Whether no member is in both: the group was emptied, deleted and created again in one entry."""
     return not {each.member_id for each in old.classic_members} & {each.member_id for each in new.classic_members}
 
@@ -158,7 +160,7 @@ def _lasting_names(group: Group) -> set[str]:
     return {member.instance_id or member.member_id for member in group.members.values()}
 
 
-def _groups(state: State) -> Iterator[tuple[str, list[Member]]]:
+def _sorted_groups(state: State) -> Iterator[tuple[str, list[Member]]]:
     for name, group in sorted_items(state.groups):
         if group.members:
             yield name, [group.members[member_id] for member_id in sorted(group.members)]

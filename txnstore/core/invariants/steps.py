@@ -18,9 +18,9 @@ from txnstore.core.transactions.machine import may_enter
 from txnstore.core.transactions.model import DECIDED, TxnState
 
 
-def ends_never_go_back(before: State, after: State) -> Iterator[str]:
+def positions_never_go_back(before: State, after: State) -> Iterator[str]:
     """High watermark, LSO, log start, cleaner checkpoint and revision only grow (LSO-05, CMP-21)."""
-    for tp, old, new in _logs(before, after):
+    for tp, old, new in _changed_logs(before, after):
         for name in ("high_watermark", "last_stable_offset", "log_start", "clean_until", "revision"):
             was, is_now = getattr(old, name), getattr(new, name)
             if is_now < was:
@@ -29,7 +29,7 @@ def ends_never_go_back(before: State, after: State) -> Iterator[str]:
 
 def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
     """A batch keeps its offsets (API-13); a compaction may replace it by a merged one."""
-    for tp, old, new in _logs(before, after):
+    for tp, old, new in _changed_logs(before, after):
         for batch in old.batches.changes(new.batches)[1]:
             if batch.base_offset >= old.high_watermark:
                 continue
@@ -42,7 +42,7 @@ def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
 
 def revisions_follow_replacements(before: State, after: State) -> Iterator[str]:
     """What replaces or deletes batches, or moves the log start, gives the partition a new revision."""
-    for tp, old, new in _logs(before, after):
+    for tp, old, new in _changed_logs(before, after):
         replaced = new.log_start != old.log_start or old.batches.changes(new.batches)[0]
         if replaced and new.revision <= old.revision:
             yield f"{tp}: batches were replaced or deleted at revision {old.revision}, and it is {new.revision}"
@@ -50,7 +50,7 @@ def revisions_follow_replacements(before: State, after: State) -> Iterator[str]:
 
 def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
     """Nothing at or above the LSO is deleted, and no batch of an open transaction is replaced (CMP-03, RET-01)."""
-    for tp, old, new in _logs(before, after):
+    for tp, old, new in _changed_logs(before, after):
         stable = max(old.last_stable_offset, min(new.open_txns.values(), default=new.high_watermark))
         for batch in old.batches.changes(new.batches)[0]:
             undecided = is_open(old, batch) and is_open(new, batch)
@@ -60,7 +60,7 @@ def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
 
 def deletion_keeps_what_it_cuts(before: State, after: State) -> Iterator[str]:
     """A batch that a new log start cuts stays, or what a compaction made of it: its last records can be read."""
-    for tp, old, new in _logs(before, after):
+    for tp, old, new in _changed_logs(before, after):
         if new.log_start == old.log_start:
             continue
         is_aborted = aborted_batches(old)
@@ -75,7 +75,7 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
 
     An aborted transaction may leave the aborted index only with its last batch.
     """
-    for tp, old, new in _logs(before, after):
+    for tp, old, new in _changed_logs(before, after):
         # The index may be long and mostly grows at its end: the common beginning is not hashed for each entry.
         shared = len(old.aborted) if new.aborted[: len(old.aborted)] == old.aborted else 0
         before_entries, after_entries = set(old.aborted[shared:]), set(new.aborted[shared:])
@@ -119,7 +119,7 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
         reserved = old.state in DECIDED and new.producer_id == old.next_producer_id
         if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not reserved:
             yield f"transactional id {name!r}: producer id {new.producer_id} was granted before"
-    for tp, log, later in _logs(before, after):
+    for tp, log, later in _changed_logs(before, after):
         for producer_id, producer, current in changed(log.producers, later.producers):
             if current is not None and current.epoch < producer.epoch:
                 yield f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to {current.epoch}"
@@ -182,8 +182,8 @@ def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
                 yield f"group {name!r}: the offset of {tp} went back {positions}"
 
 
-def _logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partition, Partition]]:
-    """The logs of both states that differ; a topic that was created again is another one."""
+def _changed_logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partition, Partition]]:
+    """Yield the logs of both states that differ; a topic that was created again is another one."""
     for tp, log, later in changed(before.partitions, after.partitions):
         old, new = before.topics.get(tp.topic), after.topics.get(tp.topic)
         if later is not None and old is not None and new is not None and old.topic_id == new.topic_id:

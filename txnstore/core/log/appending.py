@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from txnstore.core.catalog.versions import is_outdated
 from txnstore.core.fences import with_fence
 from txnstore.core.log.commands import Added, Append, Appended
-from txnstore.core.log.events import BatchesAppended, MarkerWritten, ProducerFenced, appended
+from txnstore.core.log.events import BatchesAppended, MarkerWritten, ProducerFenced, append_events
 from txnstore.core.log.model import (
     MAX_SEQUENCE,
     MAX_UPLOAD_AGE_MS,
@@ -47,10 +47,10 @@ LastBatches: TypeAlias = Mapping[TopicPartition, Batch]
 NO_BATCHES: LastBatches = {}
 
 
-def _in_partitions(
+def _fold_partitions(
     state: State, changes: Iterable[tuple[TopicPartition, E]], after: Callable[[Partition, E, State], Partition]
 ) -> State:
-    """The state after consecutive changes of partitions: one change of the map, however many of them have changed."""
+    """Fold consecutive changes of partitions, with one change of the map for all of them."""
     logs, changed = state.partitions, dict[TopicPartition, Partition]()
     for tp, change in changes:
         changed[tp] = after(changed.get(tp) or logs[tp], change, state)
@@ -58,7 +58,7 @@ def _in_partitions(
 
 
 def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
-    """The state with the fences of those of these producers (id, epoch) that other chains coordinate."""
+    """Raise the fences of the producers (id, epoch) that other chains coordinate."""
     for producer_id, epoch in dict.fromkeys(producers) if state.chains > 1 else ():
         if is_foreign(state, producer_id):
             state = with_fence(state, producer_id, epoch)
@@ -69,27 +69,27 @@ def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
 def _batches_appended(state: State, events: Sequence[BatchesAppended]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events if event.transactional))
     batches = (placed for event in events for placed in event.placed(state.timestamp))
-    return _in_partitions(state, batches, _batch_appended)
+    return _fold_partitions(state, batches, _batch_appended)
 
 
 def fold_batches(state: State, batches: LastBatches) -> State:
-    """The state after batches of one producer, as after the events of them."""
+    """Fold batches of one producer, as their events would be."""
     state = _with_fences(state, ((batch.producer_id, batch.epoch) for batch in batches.values() if batch.transactional))
-    return _in_partitions(state, batches.items(), _batch_appended)
+    return _fold_partitions(state, batches.items(), _batch_appended)
 
 
 def _batch_appended(partition: Partition, batch: Batch, state: State) -> Partition:
     producers, open_txns = partition.producers, partition.open_txns
     if batch.producer_id != NO_PRODUCER:
-        producer = _remember(producers.get(batch.producer_id), batch, state)
+        producer = _add_to_window(producers.get(batch.producer_id), batch, state)
         producers = producers.insert(batch.producer_id, producer)
         if batch.transactional and producer.current_txn_first_offset == batch.base_offset:
             open_txns = open_txns.insert(batch.producer_id, batch.base_offset)
     return partition.grown(batch.limit, partition.batches.append(batch), producers, open_txns, partition.aborted)
 
 
-def _remember(producer: ProducerState | None, batch: Batch, state: State) -> ProducerState:
-    """The producer state with ``batch`` added to its window; a new epoch starts with an empty window (SEQ-06)."""
+def _add_to_window(producer: ProducerState | None, batch: Batch, state: State) -> ProducerState:
+    """Add ``batch`` to the window of its producer; a new epoch starts with an empty window (SEQ-06)."""
     window = producer.batches if producer is not None and producer.epoch == batch.epoch else ()
     first_offset = producer.current_txn_first_offset if producer is not None else None
     if batch.transactional and first_offset is None:
@@ -103,17 +103,17 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
 def _markers_written(state: State, events: Sequence[MarkerWritten]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events))
     markers = ((interned(event.topic, event.partition), event) for event in events)
-    return _in_partitions(state, markers, marker_written)
+    return _fold_partitions(state, markers, marker_written)
 
 
 def with_markers(state: State, markers: Sequence[MarkerWritten], logs: Mapping[TopicPartition, Partition]) -> State:
-    """The state with the logs that :func:`marker_written` has returned for these markers."""
+    """Return the state with the logs that :func:`marker_written` has returned for these markers."""
     state = _with_fences(state, ((marker.producer_id, marker.epoch) for marker in markers))
     return replace(state, partitions=state.partitions.update(logs))
 
 
 def marker_written(partition: Partition, event: MarkerWritten, state: State, last: Batch | None = None) -> Partition:
-    """A marker takes one offset, ends the open transaction, and sets the producer's epoch to its own (SEQ-09, PST-13).
+    """Write a marker: take one offset, end the open transaction, and set the producer's epoch (SEQ-09, PST-13).
 
     The partition keeps the epoch as in Kafka. A producer of another chain is also fenced in the whole chain.
 
@@ -129,19 +129,19 @@ def marker_written(partition: Partition, event: MarkerWritten, state: State, las
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
-    producers = partition.producers.insert(event.producer_id, _ended(event.epoch, state.timestamp))
+    producers = partition.producers.insert(event.producer_id, _state_after_marker(event.epoch, state.timestamp))
     return partition.grown(event.offset + 1, batches, producers, open_txns, aborted)
 
 
 @lru_cache(maxsize=64)
-def _ended(epoch: int, timestamp: int) -> ProducerState:
-    """The state of a producer after a marker: the same object in all partitions of its transaction."""
+def _state_after_marker(epoch: int, timestamp: int) -> ProducerState:
+    """Return the state of a producer after a marker: the same object in all partitions of its transaction."""
     return ProducerState(epoch, (), timestamp)
 
 
 @fold(ProducerFenced)
 def _producer_fenced(state: State, event: ProducerFenced) -> State:
-    """The new epoch starts with an empty window; open transactions stay open."""
+    """Fence a producer: the new epoch starts with an empty window; open transactions stay open."""
     for tp in event.partitions:
         partition = state.partitions[tp]
         first_offset = partition.open_txns.get(event.producer_id)
@@ -161,7 +161,7 @@ MAX_ADDED_AGE_MS = 12 * 3_600_000
 
 
 def check_added(state: State, command: Append) -> Added:
-    """Check that the coordinator of another chain has added the partitions and groups of an append, recently (ADD-07).
+    """Check that the coordinator in another chain has added the partitions and groups, recently (ADD-07).
 
     The fence of the chain refuses an append that arrives after the markers. Fences expire after a day by default, so
     an append is also refused for the age of the coordinator's answer.
@@ -183,7 +183,7 @@ def check_added(state: State, command: Append) -> Added:
 def append_batches(
     draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch], session_epoch: int = NO_PRODUCER
 ) -> tuple[Appended, ...]:
-    """Append batches in order, each to its partition; returns where each is, also of a repeated one (SEQ-03)."""
+    """Append batches in order, each to its partition; return where each is, also of a repeated one (SEQ-03)."""
     answers, last = begin_append(draft, producer, batches, session_epoch)
     draft.state = fold_batches(draft.state, last)
     return answers
@@ -192,7 +192,7 @@ def append_batches(
 def begin_append(
     draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch], session_epoch: int = NO_PRODUCER
 ) -> tuple[tuple[Appended, ...], LastBatches]:
-    """Decide an append as :func:`append_batches` does; returns the answer, and the batches that are not folded yet.
+    """Decide an append as :func:`append_batches` does; return the answer, and the batches that are not folded yet.
 
     The check of a batch depends only on the earlier ones of its partition, so others are folded together.
 
@@ -205,13 +205,13 @@ def begin_append(
     for batch in batches:
         tp = batch.tp
         if tp in run:
-            draft.emit(*appended(run))
+            draft.emit(*append_events(run))
             run = {}
         partition = draft.state.partitions.get(tp)
-        if partition is None or _topic_of(batch) not in topics:
+        if partition is None or _topic_version(batch) not in topics:
             partition = partition_of(draft.state, tp)
             _check_topic(draft.state, batch)
-            topics.add(_topic_of(batch))
+            topics.add(_topic_version(batch))
         placed = _decide_batch(draft.state, producer, batch, partition, session_epoch)
         if isinstance(placed, Batch):
             run[tp] = placed
@@ -219,7 +219,7 @@ def begin_append(
             placed = Appended(tp, placed.base_offset, placed.limit, placed.appended_at)
         answers.append(placed)
     _check_shared_segments(producer, accepted)
-    draft.record(*appended(run))
+    draft.record(*append_events(run))
     return tuple(answers), run
 
 
@@ -228,13 +228,13 @@ def _check_shared_segments(producer: ProducerIdentity, accepted: list[tuple[Topi
     previous: dict[str, tuple[TopicPartition, Batch]] = {}
     for tp, batch in sorted(accepted, key=lambda placed: placed[1].first_row):
         key = batch.segment.key
-        other, before = previous.get(key, (tp, None))
+        other, earlier = previous.get(key, (tp, None))
         previous[key] = tp, batch
-        if before is None:
+        if earlier is None:
             continue
-        if (other.topic, before.segment, before.timestamp_type) != (tp.topic, batch.segment, batch.timestamp_type):
+        if (other.topic, earlier.segment, earlier.timestamp_type) != (tp.topic, batch.segment, batch.timestamp_type):
             problem = "are of different topics, or describe it differently"
-        elif batch.first_row < before.first_row + before.records:
+        elif batch.first_row < earlier.first_row + earlier.records:
             problem = f"both have its row {batch.first_row}"
         else:
             continue
@@ -245,7 +245,7 @@ def _check_shared_segments(producer: ProducerIdentity, accepted: list[tuple[Topi
 def _decide_batch(
     state: State, producer: ProducerIdentity, batch: NewBatch, partition: Partition, session_epoch: int
 ) -> Batch | Appended:
-    """The batch at its offsets; or where it was appended before."""
+    """Return the batch at its offsets, or where it was appended before."""
     _check_record_batch(producer, batch)
     if producer.producer_id != NO_PRODUCER:
         duplicate = _check_sequence(partition, producer, batch, session_epoch)
@@ -292,7 +292,7 @@ def _check_upload(state: State, batch: NewBatch) -> None:
         raise UploadExpiredError(msg)
 
 
-def _topic_of(batch: NewBatch) -> tuple[str, str | None, int | None]:
+def _topic_version(batch: NewBatch) -> tuple[str, str | None, int | None]:
     return batch.topic, batch.topic_id, batch.topic_version
 
 
@@ -305,19 +305,19 @@ def _check_topic(state: State, batch: NewBatch) -> None:
 
 
 def window_of(partition: Partition, producer_id: int, epoch: int) -> tuple[BatchMetadata, ...]:
-    """The window of a producer at this epoch."""
+    """Return the window of a producer at this epoch."""
     current = partition.producers.get(producer_id)
     return current.batches if current is not None and current.epoch == epoch else ()
 
 
 def kept_window(partition: Partition, producer_id: int, session_epoch: int) -> tuple[BatchMetadata, ...]:
-    """What is kept of the window of the earlier transactions of a session."""
+    """Return the kept part of the window of earlier transactions of a session."""
     kept = partition.session_windows.get(producer_id)
     return kept.batches if kept is not None and kept.session_epoch == session_epoch else ()
 
 
 def _session_window(partition: Partition, producer: ProducerIdentity, session_epoch: int) -> tuple[BatchMetadata, ...]:
-    """The window of a producer, with what is kept of the earlier transactions of its session."""
+    """Return the window of a producer, after the kept part of earlier transactions of its session."""
     kept = kept_window(partition, producer.producer_id, session_epoch)
     window = window_of(partition, producer.producer_id, producer.epoch)
     return (*kept, *window)[-WINDOW:] if kept else window
@@ -326,23 +326,23 @@ def _session_window(partition: Partition, producer: ProducerIdentity, session_ep
 def find_repeated(
     partition: Partition | None, producer: ProducerIdentity, batch: NewBatch, session_epoch: int
 ) -> Appended | None:
-    """Where a batch of the window of a producer was appended first (SEQ-03); None if it is not one of these."""
+    """Find where a batch in the window of a producer was appended first (SEQ-03); None if it is not in it."""
     if partition is None:
         return None
-    return _in_window(_session_window(partition, producer, session_epoch), batch)
+    return _find_in_window(_session_window(partition, producer, session_epoch), batch)
 
 
-def _in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appended | None:
-    """Where a batch of the window was appended first; None if it is not one of these.
+def _find_in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appended | None:
+    """Find where a batch of the window was appended first; None if it is not in the window.
 
     Raises:
         OutOfOrderSequenceError: It has the sequences of a batch of an aborted transaction of the session.
     """
     last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
-    for before in window:
-        if (before.first_sequence, before.last_sequence) != (batch.base_sequence, last_sequence):
+    for stored in window:
+        if (stored.first_sequence, stored.last_sequence) != (batch.base_sequence, last_sequence):
             continue
-        if before.base_offset == NO_OFFSET:
+        if stored.base_offset == NO_OFFSET:
             # No caller waits for the answer to a batch of an aborted transaction, but librdkafka gives the sequences of
             # one whose request it has given up to new records, which a repetition would lose.
             msg = (
@@ -350,14 +350,14 @@ def _in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appended | N
                 "earlier transaction, which was aborted"
             )
             raise OutOfOrderSequenceError(msg)
-        return Appended(batch.tp, before.base_offset, before.last_offset + 1, before.timestamp, duplicate=True)
+        return Appended(batch.tp, stored.base_offset, stored.last_offset + 1, stored.timestamp, duplicate=True)
     return None
 
 
 def _check_sequence(
     partition: Partition, producer: ProducerIdentity, batch: NewBatch, session_epoch: int
 ) -> Appended | None:
-    """The checks of Kafka's ``ProducerAppendInfo``: the epoch, then the window, then the sequence (SEQ-01…09).
+    """Check epoch, then window, then sequence, as Kafka's ``ProducerAppendInfo`` (SEQ-01…09).
 
     Returns:
         Where a duplicate was appended first; None if the batch is the next one.
@@ -371,7 +371,7 @@ def _check_sequence(
         msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {current.epoch}"
         raise ProducerFencedError(msg)
     window = _session_window(partition, producer, session_epoch)
-    repeated = _in_window(window, batch)
+    repeated = _find_in_window(window, batch)
     if repeated is not None:
         return repeated
     expected = 0
@@ -382,16 +382,16 @@ def _check_sequence(
         # may that of a session, which outlives its transactions.
         expected = batch.base_sequence
     if batch.base_sequence != expected:
-        before = _find_open(partition, producer, batch)
-        if before is not None:
-            return before
+        earlier = _find_in_open_txn(partition, producer, batch)
+        if earlier is not None:
+            return earlier
         msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}, where {expected} is expected"
         raise OutOfOrderSequenceError(msg)
     return None
 
 
-def _find_open(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
-    """Where a batch of the open transaction is in the log, also outside the window.
+def _find_in_open_txn(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
+    """Find a batch of the open transaction in the log, also outside the window.
 
     A job registers all its batches of a chain in one step, possibly more than a window holds. If another chain fails,
     all of them are sent again (SEQ-03, REC-01).
@@ -416,7 +416,7 @@ def _is_batch(stored: Batch, producer: ProducerIdentity, batch: NewBatch) -> boo
 
 
 def find_batch(state: State, producer: ProducerIdentity, batch: NewBatch, ended_at: int) -> Appended:
-    """Where a batch of a decided transaction was appended, searching from the end of the log.
+    """Find where a batch of a decided transaction was appended, searching from the end of the log.
 
     The end of the transaction has cleared the window. If a compaction has merged the segment, or its topic is deleted,
     the offsets are not known: -1, as in Kafka.
@@ -463,7 +463,7 @@ def check_plain_producer(state: State, producer: ProducerIdentity) -> None:
 
 
 def partition_of(state: State, tp: TopicPartition) -> Partition:
-    """The partition log for an append.
+    """Return the partition log for an append.
 
     Raises:
         UnknownTopicOrPartitionError: The partition does not exist, or its topic is being deleted.

@@ -1,4 +1,4 @@
-"""The list of the batches of a partition: persistent, and made of runs, of which some may be decoded only when needed.
+"""The batches of a partition as a persistent list of runs, some of which are decoded only when needed.
 
 Ranges of offsets are half-open: from ``base_offset`` up to, not including, ``limit``.
 """
@@ -28,7 +28,7 @@ T_co = TypeVar("T_co", bound=Ranged, covariant=True)
 
 
 class Run(Protocol[T_co]):
-    """Consecutive batches of a list, at least one; to know its offsets does not decode it."""
+    """Consecutive batches of a list, at least one; its offsets are known without decoding it."""
 
     @property
     def base_offset(self) -> int:
@@ -82,9 +82,9 @@ class BatchList(Generic[T]):
     def __init__(self, batches: Iterable[T] = ()) -> None:
         self._runs: tuple[Run[T], ...]
         self._tail: tuple[T, ...]
-        self._set(_chunks(tuple(batches)))
+        self._take_runs(_chunks(tuple(batches)))
 
-    def _set(self, runs: tuple[Run[T], ...]) -> None:
+    def _take_runs(self, runs: tuple[Run[T], ...]) -> None:
         """Take these runs; a last one in memory that is not full is the tail, to which batches are appended."""
         if runs and isinstance(runs[-1], Chunk) and len(runs[-1]) < _CHUNK:
             self._runs, self._tail = runs[:-1], tuple(runs[-1])
@@ -92,16 +92,16 @@ class BatchList(Generic[T]):
             self._runs, self._tail = runs, ()
 
     @classmethod
-    def _of(cls, runs: tuple[Run[T], ...]) -> BatchList[T]:
+    def _from_runs(cls, runs: tuple[Run[T], ...]) -> BatchList[T]:
         made: BatchList[T] = object.__new__(cls)
-        made._set(runs)
+        made._take_runs(runs)
         return made
 
-    def _all(self) -> tuple[Run[T], ...]:
+    def _all_batches(self) -> tuple[Run[T], ...]:
         return (*self._runs, Chunk(self._tail)) if self._tail else self._runs
 
     def append(self, batch: T) -> BatchList[T]:
-        """A list with ``batch`` added at the end; its offsets must be above all others."""
+        """Return a list with ``batch`` added at the end; its offsets must be above all others."""
         result: BatchList[T] = object.__new__(BatchList)
         tail = (*self._tail, batch)
         if len(tail) == _CHUNK:
@@ -111,21 +111,21 @@ class BatchList(Generic[T]):
         return result
 
     def extended(self, runs: Sequence[Run[T]]) -> BatchList[T]:
-        """A list with the batches of these runs too, none of which is among the others."""
-        own = self._all()
+        """Return a list that also has the batches of these runs, none of which is among the others."""
+        own = self._all_batches()
         if own and runs and runs[0].base_offset < own[-1].limit:
             return self.replace((), chain.from_iterable(runs))
-        return BatchList._of((*own, *runs))
+        return BatchList._from_runs((*own, *runs))
 
     def replace(self, removed: Iterable[T], added: Iterable[T]) -> BatchList[T]:
-        """A list without the ``removed`` batches and with the ``added`` ones, in offset order.
+        """Return a list without the ``removed`` batches and with the ``added`` ones, in offset order.
 
         The runs before and after them are shared.
         """
         dropped, new = {batch.base_offset for batch in removed}, sorted(added, key=_offset)
         if not dropped and not new:
             return self
-        runs = self._all()
+        runs = self._all_batches()
         first_offset = min([*dropped, *(batch.base_offset for batch in new[:1])])
         last_offset = max([*dropped, *(batch.base_offset for batch in new[-1:])])
         begin = max(0, bisect_right(runs, first_offset, key=_first_offset) - 1)
@@ -133,21 +133,23 @@ class BatchList(Generic[T]):
         while begin > 0 and isinstance(runs[begin - 1], Chunk) and len(runs[begin - 1]) < _CHUNK:
             begin -= 1  # What is left of earlier changes becomes one run.
         remaining = [batch for run in runs[begin:end] for batch in run if batch.base_offset not in dropped]
-        return BatchList._of((*runs[:begin], *_chunks(sorted([*remaining, *new], key=_offset)), *runs[end:]))
+        return BatchList._from_runs((*runs[:begin], *_chunks(sorted([*remaining, *new], key=_offset)), *runs[end:]))
 
     def starting_at(self, offset: int) -> BatchList[T]:
-        """A list without the batches that end at or before ``offset``."""
-        runs = self._all()
+        """Return a list without the batches that end at or before ``offset``."""
+        runs = self._all_batches()
         cut = max(0, bisect_right(runs, offset, key=_first_offset) - 1)
         if not runs or (cut == 0 and runs[0].base_offset >= offset):
             return self
-        return BatchList._of((*_chunks([batch for batch in runs[cut] if batch.limit > offset]), *runs[cut + 1 :]))
+        return BatchList._from_runs(
+            (*_chunks([batch for batch in runs[cut] if batch.limit > offset]), *runs[cut + 1 :])
+        )
 
     def overlapping(self, start: int, limit: int) -> Iterator[T]:
-        """The batches that cover at least one of the offsets ``[start, limit)``, in order."""
+        """Yield the batches that cover at least one of the offsets ``[start, limit)``, in order."""
         if start >= limit:
             return
-        runs = self._all()
+        runs = self._all_batches()
         first = max(0, bisect_right(runs, start, key=_first_offset) - 1)
         for run in runs[first : bisect_left(runs, limit, key=_first_offset)]:
             at = max(0, bisect_right(run, start, key=_offset) - 1) if run is runs[first] else 0
@@ -159,23 +161,23 @@ class BatchList(Generic[T]):
 
     def in_memory_from(self, offset: int) -> bool:
         """Whether all batches from an offset on are in memory: reading others costs requests."""
-        runs = self._all()
+        runs = self._all_batches()
         first = max(0, bisect_right(runs, offset, key=_first_offset) - 1)
         return all(isinstance(run, Chunk) for run in runs[first:])
 
     def changes(self, later: BatchList[T]) -> tuple[list[T], list[T]]:
-        """The batches that a later version of this list has removed, and those that it has added.
+        """Return the batches that a later version of this list has removed, and those that it has added.
 
         The cost depends on the runs that the two do not share.
         """
-        mine, theirs = self._all(), later._all()
+        mine, theirs = self._all_batches(), later._all_batches()
         least = min(len(mine), len(theirs))
         head = next((at for at in range(least) if mine[at] is not theirs[at]), least)
         least -= head
         tail = next((at for at in range(least) if mine[-1 - at] is not theirs[-1 - at]), least)
         before = _by_offset(mine[head : len(mine) - tail])
         after = _by_offset(theirs[head : len(theirs) - tail])
-        return [*_missing(before, after)], [*_missing(after, before)]
+        return [*_batches_missing_in(before, after)], [*_batches_missing_in(after, before)]
 
     def __iter__(self) -> Iterator[T]:
         for run in self._runs:
@@ -208,6 +210,6 @@ def _by_offset(runs: Iterable[Run[T]]) -> dict[int, T]:
     return {batch.base_offset: batch for run in runs for batch in run}
 
 
-def _missing(batches: dict[int, T], other: dict[int, T]) -> Iterator[T]:
-    """The batches that ``other`` does not have, in order."""
+def _batches_missing_in(batches: dict[int, T], other: dict[int, T]) -> Iterator[T]:
+    """Return the batches that ``other`` does not have, in order."""
     return (batch for offset, batch in batches.items() if other.get(offset) != batch)

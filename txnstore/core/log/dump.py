@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from txnstore.core.catalog.model import TopicCreated
-from txnstore.core.history import Happened
+from txnstore.core.history import HistoryEntry
 from txnstore.core.log.events import BatchesAppended, MarkerWritten
 from txnstore.core.log.model import Batch, Partition, next_sequence
 from txnstore.core.log.visibility import batch_status
@@ -68,7 +68,7 @@ class LogLine:
 
 
 class Trace(NamedTuple):
-    """What an entry says of an offset: the entry, its time in ms, and the marker, if the offset is one."""
+    """The entry in which an offset was written: its number, its time in ms, and the marker, if the offset is one."""
 
     entry: int
     timestamp: int
@@ -76,7 +76,7 @@ class Trace(NamedTuple):
 
 
 class Traces:
-    """What entries say of the offsets of some partitions. They are added from the newest to older ones."""
+    """The traces of offsets of some partitions, added from the newest entry to older ones."""
 
     def __init__(self, tps: Iterable[TopicPartition]) -> None:
         #: For each partition by the first offset of a batch, or the offset of a marker.
@@ -90,7 +90,7 @@ class Traces:
         """Whether no older entry says anything of this offset or a later one."""
         return tp.topic in self._created or self._first.get(tp, offset + 1) <= offset
 
-    def add(self, entry: Happened) -> None:
+    def add(self, entry: HistoryEntry) -> None:
         """Add an entry."""
         for event in reversed(entry.events):
             if isinstance(event, TopicCreated):
@@ -98,16 +98,16 @@ class Traces:
             elif isinstance(event, BatchesAppended):
                 for rows in event.batches:
                     tp = TopicPartition(event.topic, rows.partition)
-                    self._put(tp, rows.base_offset, Trace(entry.sequence, entry.timestamp))
+                    self._add_trace(tp, rows.base_offset, Trace(entry.sequence, entry.timestamp))
             elif isinstance(event, MarkerWritten):
                 tp = TopicPartition(event.topic, event.partition)
-                self._put(tp, event.offset, Trace(entry.sequence, entry.timestamp, event))
+                self._add_trace(tp, event.offset, Trace(entry.sequence, entry.timestamp, event))
             elif isinstance(event, SegmentsReplaced):
                 tp = TopicPartition(event.topic, event.partition)
                 for batch in event.added:
-                    self._put(tp, batch.base_offset, Trace(entry.sequence, entry.timestamp), appended=False)
+                    self._add_trace(tp, batch.base_offset, Trace(entry.sequence, entry.timestamp), appended=False)
 
-    def _put(self, tp: TopicPartition, offset: int, trace: Trace, *, appended: bool = True) -> None:
+    def _add_trace(self, tp: TopicPartition, offset: int, trace: Trace, *, appended: bool = True) -> None:
         if tp in self.of and tp.topic not in self._created:
             if appended:
                 self._first[tp] = offset
@@ -118,7 +118,7 @@ class Traces:
 def log_lines(
     partition: Partition, traces: Mapping[int, Trace], transactional_ids: Mapping[int, str], chains: int
 ) -> Iterator[LogLine]:
-    """The lines of a log in the order of their first offsets, from the log start to the high watermark.
+    """Return the lines of a log by first offset, from the log start to the high watermark.
 
     Args:
         partition: The log.
@@ -132,7 +132,7 @@ def log_lines(
     lines = [*_batch_lines(partition, traces), *(_marker_line(offset, traces, aborts) for offset in markers)]
     lines.sort(key=lambda line: line.base_offset)
     for line in _without_gaps(lines, partition.log_start, partition.high_watermark):
-        yield _identified(line, transactional_ids, chains)
+        yield _with_producer(line, transactional_ids, chains)
 
 
 def _batch_lines(partition: Partition, traces: Mapping[int, Trace]) -> Iterator[LogLine]:
@@ -142,15 +142,15 @@ def _batch_lines(partition: Partition, traces: Mapping[int, Trace]) -> Iterator[
 
 
 def _batch_line(batch: Batch, outcome: str, trace: Trace | None) -> LogLine:
-    merged, sequence = outcome == "compacted", _known(batch.base_sequence)
+    merged, sequence = outcome == "compacted", _or_none(batch.base_sequence)
     return LogLine(
         kind="batch",
         base_offset=batch.base_offset,
         last_offset=batch.limit - 1,
         outcome=outcome,
         records=batch.records,
-        producer_id=_known(batch.producer_id),
-        epoch=_known(batch.epoch),
+        producer_id=_or_none(batch.producer_id),
+        epoch=_or_none(batch.epoch),
         base_sequence=sequence,
         last_sequence=None if sequence is None else next_sequence(sequence, batch.records - 1),
         transactional=None if merged else batch.transactional,
@@ -184,7 +184,7 @@ def _marker_line(offset: int, traces: Mapping[int, Trace], aborts: Mapping[int, 
 
 
 def _without_gaps(lines: Iterable[LogLine], start: int, end: int) -> Iterator[LogLine]:
-    """The lines, and between them a line for each run of offsets that no line covers."""
+    """Yield the lines, and between them a line for each run of offsets that no line covers."""
     following = start
     for line in lines:
         if line.base_offset > following:
@@ -195,8 +195,8 @@ def _without_gaps(lines: Iterable[LogLine], start: int, end: int) -> Iterator[Lo
         yield LogLine("unknown", following, end - 1)
 
 
-def _identified(line: LogLine, transactional_ids: Mapping[int, str], chains: int) -> LogLine:
-    """The line with what its producer id shows."""
+def _with_producer(line: LogLine, transactional_ids: Mapping[int, str], chains: int) -> LogLine:
+    """Return the line with the transactional id and the coordinator that its producer id shows."""
     if line.producer_id is None or not line.transactional:
         return line
     return replace(
@@ -206,5 +206,5 @@ def _identified(line: LogLine, transactional_ids: Mapping[int, str], chains: int
     )
 
 
-def _known(value: int) -> int | None:
+def _or_none(value: int) -> int | None:
     return None if value == NO_PRODUCER else value

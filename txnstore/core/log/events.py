@@ -43,7 +43,7 @@ class BatchesAppended:
     batches: list[AppendedRows]
 
     def placed(self, appended_at: int) -> Iterator[tuple[TopicPartition, Batch]]:
-        """The batches with their partitions; ``appended_at`` is the time of the entry in ms."""
+        """Yield the batches with their partitions; ``appended_at`` is the time of the entry in ms."""
         for rows in self.batches:
             yield (
                 interned(self.topic, rows.partition),
@@ -66,8 +66,8 @@ class BatchesAppended:
             )
 
 
-def appended(placed: Mapping[TopicPartition, Batch]) -> list[BatchesAppended]:
-    """The events of batches of one producer, one for each segment."""
+def append_events(placed: Mapping[TopicPartition, Batch]) -> list[BatchesAppended]:
+    """Return the events of batches of one producer, one for each segment."""
     events: dict[tuple[str, str], BatchesAppended] = {}
     for tp, batch in placed.items():
         segment = batch.segment

@@ -73,17 +73,17 @@ class Segment:
 
     @property
     def key(self) -> str:
-        """Its name, which is unique: the key of its object; of a range of one also ``#`` and its first byte."""
+        """The unique name: the key of the object; of a range of one also ``#`` and its first byte."""
         return self.object if self.first_byte is None else f"{self.object}#{self.first_byte}"
 
     @property
     def is_range(self) -> bool:
-        """Whether it is a range of the bytes of an object, which may have other segments."""
+        """Whether the segment is a range of the bytes of an object, which may have other segments."""
         return self.first_byte is not None
 
     @property
     def inlined(self) -> bool:
-        """Whether its bytes are in the entry that committed it."""
+        """Whether the bytes of the segment are in the entry that committed it."""
         return self.first_byte is not None and self.object.startswith(_CHAINS)
 
 
@@ -114,24 +114,24 @@ class Batch:
 
     @property
     def alone(self) -> bool:
-        """Whether it has all rows of its segment; no other batch names that, because a row is one record."""
+        """Whether the batch has all rows of its segment; then no other batch names it, because a row is one record."""
         return self.first_row == 0 and self.records == self.segment.rows
 
     @property
     def layout(self) -> Layout:
-        """How its segment stores rows."""
+        """The layout of the rows in the segment."""
         if not self.segment.explicit_offsets:
             return Layout.APPENDED
         return Layout.MERGED if self.alone else Layout.SETTLED
 
     @property
     def shared(self) -> bool:
-        """Whether its object may have other batches, also of other partitions."""
+        """Whether the object may have other batches, also of other partitions."""
         return self.segment.is_range or not (self.alone or self.segment.explicit_offsets)
 
     @property
     def size(self) -> int:
-        """Its size in bytes: its share of a segment that it has with other batches."""
+        """The size in bytes: the batch's share of a segment that it has with other batches."""
         segment = self.segment
         return segment.size * self.records // segment.rows if segment.rows else segment.size
 
@@ -184,7 +184,7 @@ class NewBatch:
         return self.segment.rows if self.rows is None else self.rows
 
     def placed(self, base_offset: int, producer: ProducerIdentity, appended_at: int) -> Batch:
-        """The batch of ``producer`` at the offsets from ``base_offset`` on."""
+        """Return the batch of ``producer`` at the offsets from ``base_offset`` on."""
         records, at_append = self.records, self.timestamp_type == "LogAppendTime"
         return Batch(
             base_offset,
@@ -316,7 +316,7 @@ class Partition:
         open_txns: Map[int, int],
         aborted: tuple[AbortedTxn, ...],
     ) -> Partition:
-        """The log after a batch or a marker. A commit makes one for each of its partitions."""
+        """Return the log after a batch or a marker. A commit makes one for each of its partitions."""
         return Partition(
             self.log_start,
             high_watermark,
@@ -335,7 +335,7 @@ class Partition:
 
 
 def next_sequence(sequence: int, increment: int = 1) -> int:
-    """``sequence + increment``, wrapped past :data:`MAX_SEQUENCE` (SEQ-05)."""
+    """Return ``sequence + increment``, wrapped past :data:`MAX_SEQUENCE` (SEQ-05)."""
     return (sequence + increment) % (MAX_SEQUENCE + 1)
 
 

@@ -18,12 +18,12 @@ _JOINED_MS = 3_600_000
 
 
 def entry_of(key: str) -> int:
-    """The sequence number of the entry with this key, ``…/<20 digits>.json``."""
+    """Return the sequence number of the entry with this key, ``…/<20 digits>.json``."""
     return int(key[-25:-5])
 
 
 def with_removed(state: State, removed: Iterable[Batch], added: Iterable[Batch] = ()) -> State:
-    """The state in which the objects of removed batches are dropped or released.
+    """Return the state in which the objects of removed batches are dropped or released.
 
     ``added``: the batches in their place, which may name the same segments.
     """
@@ -41,7 +41,7 @@ def with_removed(state: State, removed: Iterable[Batch], added: Iterable[Batch] 
         state = replace(state, dropped=state.dropped.update(dropped), released=state.released.update(released))
     if entries:
         span = EntrySpan(min(entries), max(entries), state.timestamp)
-        state = replace(state, released_entries=joined(state.released_entries, span))
+        state = replace(state, released_entries=join_span(state.released_entries, span))
     return state
 
 
@@ -51,19 +51,19 @@ def is_released(state: State, segment: Segment) -> bool:
 
 
 def released_at(state: State, segment: Segment) -> int | None:
-    """The time at which a batch was last removed from the object of a segment, or later, in ms; None if none was."""
+    """Return the time of the last removal of a batch from the segment's object, or a later one, in ms; or None."""
     if not segment.inlined:
         return state.released.get(segment.object)
     return entry_released_at(state, entry_of(segment.object))
 
 
 def entry_released_at(state: State, sequence: int) -> int | None:
-    """The same of an entry with inlined segments."""
+    """Return the same time for an entry with inlined segments."""
     return max((span.at for span in state.released_entries if span.first <= sequence <= span.last), default=None)
 
 
-def joined(spans: tuple[EntrySpan, ...], span: EntrySpan) -> tuple[EntrySpan, ...]:
-    """The spans with another one, which is not older: joined with the last one if both are of the same hour."""
+def join_span(spans: tuple[EntrySpan, ...], span: EntrySpan) -> tuple[EntrySpan, ...]:
+    """Add a span that is not older: joined with the last one if both are of the same hour."""
     if spans and spans[-1].at // _JOINED_MS == span.at // _JOINED_MS:
         last = spans[-1]
         return (*spans[:-1], EntrySpan(min(last.first, span.first), max(last.last, span.last), span.at))

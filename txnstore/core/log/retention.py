@@ -37,24 +37,24 @@ HIGH_WATERMARK = -1
 
 
 def to_leader(command: DeleteRecords, chains: int) -> int:
-    """The chain that leads all its partitions."""
+    """Return the chain that leads all partitions of the command."""
     (number,) = {chain_of_partition(tp, chains) for tp in partitions_of_deletions(command)}
     return number
 
 
 def partitions_of_deletions(command: DeleteRecords) -> Iterator[TopicPartition]:
-    """Those with records to delete."""
+    """The partitions with records to delete."""
     return (deletion.tp for deletion in command.deletions)
 
 
 def deletes_records(command: DeleteRecords, _: State) -> list[Right]:
-    """To delete records of the topics, or to maintain the store."""
+    """The right to delete records of the topics, or to maintain the store."""
     return [delete_records_of(item.tp.topic for item in command.deletions)]
 
 
 @command(DeleteRecords, route=to_leader, right=deletes_records, partitions=partitions_of_deletions)
 def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition, int]:
-    """Move the log starts; one that is below the present log start changes nothing (RET-06)."""
+    """Move the log starts; one below the present log start changes nothing (RET-06)."""
     starts: dict[TopicPartition, int] = {}
     for deletion in command.deletions:
         tp, state = deletion.tp, draft.state
@@ -66,7 +66,7 @@ def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition,
         if is_outdated(state, tp.topic, topic.topic_id, deletion.topic_version):
             msg = f"topic {tp.topic!r} was altered since the deletion of records of {tp} was planned: plan it again"
             raise TopicChangedError(msg)
-        start = new_log_start(topic, tp, partition, deletion.offset, partial(_holder, state))
+        start = new_log_start(topic, tp, partition, deletion.offset, partial(_transactional_id_of, state))
         if start > partition.log_start:
             draft.emit(LogStartMoved(topic=tp.topic, partition=tp.partition, offset=start))
         starts[tp] = start
@@ -76,7 +76,7 @@ def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition,
 def new_log_start(
     topic: CatalogTopic, tp: TopicPartition, partition: Partition, offset: int, holder: Callable[[int], str | None]
 ) -> int:
-    """The log start after the records below ``offset`` are deleted: at least the present one.
+    """Return the log start after the deletion of the records below ``offset``: at least the present one.
 
     Args:
         partition: Its log.
@@ -115,8 +115,8 @@ def deletes(topic: CatalogTopic) -> bool:
     return "delete" in topic.config.get("cleanup.policy", "delete").split(",")
 
 
-def _holder(state: State, producer_id: int) -> str | None:
-    """The transactional id of a producer id; None if another chain has granted it."""
+def _transactional_id_of(state: State, producer_id: int) -> str | None:
+    """Return the transactional id of a producer id; None if another chain has granted it."""
     return state.transactional_ids.get(producer_id) if chain_of_producer(producer_id) == state.chain else None
 
 
@@ -130,7 +130,7 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
 
 
 def with_log_start(partition: Partition, offset: int) -> Partition:
-    """The log from ``offset`` on; a batch that the offset cuts stays.
+    """Return the log from ``offset`` on; a batch that the offset cuts stays.
 
     An entry of the aborted index is removed with its marker (RET-08): until then it hides the remaining batches of its
     transaction (RET-07). Markers ascend in the index.

@@ -1,4 +1,4 @@
-"""A slice of a batch: which rows of its segment, with which offsets and times, as the chain describes them; no I/O."""
+"""Slices of batches: rows of a segment with their offsets and times, as the chain describes them; no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txnstore.core.model import TopicPartition
 
 
 class Times(StrEnum):
-    """Where the event times of rows come from."""
+    """The source of the event times of rows."""
 
     #: A column that a compaction has written.
     STORED = "stored"
@@ -36,25 +36,25 @@ class Slice:
 
     @property
     def layout(self) -> Layout:
-        """How its segment stores rows."""
+        """The layout of the rows in the segment."""
         return self.batch.layout
 
     @property
     def times(self) -> Times:
-        """Where the event times of its rows come from."""
+        """The source of the event times of the rows."""
         if self.batch.segment.explicit_offsets:
             return Times.STORED
         return Times.APPEND if self.batch.timestamp_type == "LogAppendTime" else Times.COLUMN
 
     @property
     def origin(self) -> int | None:
-        """What added to the number of a row in the segment is its offset; None: offsets are stored."""
+        """The difference of a row's offset and its number in the segment; None: offsets are stored."""
         batch = self.batch
         return None if batch.segment.explicit_offsets else batch.base_offset - batch.first_row
 
     @property
     def rows(self) -> range:
-        """Its rows in the segment; where offsets are stored those of the batch, which have to be compared."""
+        """The range of rows in the segment; where offsets are stored, all rows of the batch, whose offsets decide."""
         batch, origin = self.batch, self.origin
         if origin is None:
             return range(batch.first_row, batch.first_row + batch.records)
@@ -62,12 +62,12 @@ class Slice:
 
     @property
     def most_records(self) -> int:
-        """The number of its records; an upper bound if offsets are stored and the slice is cut."""
+        """The number of records; an upper bound if offsets are stored and the slice is cut."""
         return min(self.batch.records, self.limit - self.start)
 
     @property
     def most_bytes(self) -> int:
-        """The share of the size of the segment that :attr:`most_records` have."""
+        """The share of the segment's size that :attr:`most_records` have."""
         segment = self.batch.segment
         return segment.size * self.most_records // max(1, segment.rows)
 
@@ -77,10 +77,10 @@ class Slice:
         return self.batch.min_timestamp, self.batch.max_timestamp
 
     def between(self, start: int, limit: int) -> Slice:
-        """What of the batch has offsets in another range."""
+        """Return the part of the batch with offsets in another range."""
         return Slice(self.tp, self.batch, start, limit)
 
 
 def whole_batch(tp: TopicPartition, batch: Batch) -> Slice:
-    """All records of a batch."""
+    """Return all records of a batch as a slice."""
     return Slice(tp, batch, batch.base_offset, batch.limit)

@@ -1,4 +1,4 @@
-"""Sums of records, which a compaction conserves: what it read is what it wrote and what it removed."""
+"""Sums of records, which a compaction conserves: read equals written plus removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sums:
         return f"{self.records} records of {self.bytes} bytes ({self.hash})"
 
     def __add__(self, other: Sums) -> Sums:
-        """The sums of both."""
+        """Return the sums of both."""
         value = (int(self.hash, 16) + int(other.hash, 16)) % MODULUS
         return Sums(self.records + other.records, self.bytes + other.bytes, f"{value:016x}")
 
@@ -48,10 +48,10 @@ class ConservedSums:
 
     @property
     def conserved(self) -> bool:
-        """Whether what was read is what was written and what was removed."""
+        """Whether the records read are those written and removed."""
         return self.read == self.removed + add_up(self.added)
 
 
 def add_up(sums: Iterable[Sums]) -> Sums:
-    """The sums of all."""
+    """Add up sums."""
     return sum(sums, Sums())

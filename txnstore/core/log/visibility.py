@@ -18,7 +18,7 @@ def visible(
     start: int | None = None,
     limit: int | None = None,
 ) -> list[Slice]:
-    """The slices of a partition that a reader sees, in offset order.
+    """Return the slices of a partition that a reader sees, in offset order.
 
     Args:
         partition: Its log.
@@ -38,7 +38,7 @@ def each_visible(
     start: int | None = None,
     limit: int | None = None,
 ) -> Iterator[Slice]:
-    """The slices of :func:`visible`, one at a time: what is not asked for is not read from the index of the log."""
+    """Yield the slices of :func:`visible` one at a time; slices not asked for are not read from the log's index."""
     first = max(partition.log_start, start if start is not None else partition.log_start)
     last = partition.read_limit(isolation)
     if limit is not None:
@@ -50,7 +50,7 @@ def each_visible(
 
 
 def count_records(partition: Partition, start: int, limit: int) -> int:
-    """The number of records with offsets in ``[start, limit)``, aborted and open ones included.
+    """Return the number of records with offsets in ``[start, limit)``, aborted and open ones included.
 
     An upper bound if ``start`` or ``limit`` is inside a merged batch with gaps: only its segment has the offsets.
     """

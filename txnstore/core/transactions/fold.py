@@ -45,7 +45,7 @@ def _producer_initialized(state: State, event: ProducerInitialized) -> State:
 
 
 def _with_transaction(state: State, txn: Transaction, next_producer_id: int = 0) -> State:
-    """The state with the transaction, and with producer ids granted up to ``next_producer_id``."""
+    """Store the transaction, and the next producer id if one was granted."""
     return replace(
         state,
         transactions=state.transactions.insert(txn.transactional_id, txn),
@@ -54,8 +54,8 @@ def _with_transaction(state: State, txn: Transaction, next_producer_id: int = 0)
     )
 
 
-def _joined(state: State, txn: Transaction, **changes: Any) -> State:
-    """The state in which the transaction is ongoing; its timeout starts with its first partition or group (ADD-02)."""
+def _with_ongoing(state: State, txn: Transaction, **changes: Any) -> State:
+    """Make the transaction ongoing; its timeout starts with its first partition or group (ADD-02)."""
     if txn.state is not TxnState.ONGOING:
         txn = replace(txn, state=TxnState.ONGOING, started_at=state.timestamp, first_entry=state.sequence)
     return _with_transaction(state, replace(txn, updated_at=state.timestamp, **changes))
@@ -67,13 +67,13 @@ def _partitions_added(state: State, event: PartitionsAdded) -> State:
     topic_ids = txn.topic_ids
     for name, topic_id in event.topic_ids.items():
         topic_ids = topic_ids.insert(name, tuple(sorted({*topic_ids.get(name, ()), topic_id})))
-    return _joined(state, txn, partitions=txn.partitions.union(event.partitions), topic_ids=topic_ids)
+    return _with_ongoing(state, txn, partitions=txn.partitions.union(event.partitions), topic_ids=topic_ids)
 
 
 @fold(OffsetsAdded)
 def _offsets_added(state: State, event: OffsetsAdded) -> State:
     txn = state.transactions[event.transactional_id]
-    return _joined(state, txn, groups=txn.groups | {event.group})
+    return _with_ongoing(state, txn, groups=txn.groups | {event.group})
 
 
 @fold(TxnPrepared)
@@ -108,7 +108,7 @@ def _session_continued(state: State, event: SessionContinued) -> State:
 
 
 def _with_session_window(partition: Partition, event: SessionContinued) -> Partition:
-    """The log with the window of the producer kept, together with what is left of earlier transactions of it.
+    """Keep the window of the producer, after what is left of earlier transactions of the session.
 
     Of an aborted transaction only the sequences are kept: no reader needs the places of its batches.
     """

@@ -9,7 +9,7 @@ from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
 from txnstore.core.state import Draft, State
 from txnstore.core.transactions.commands import DecidedTransaction, InitProducer, KeptTransaction
 from txnstore.core.transactions.events import ProducerInitialized
-from txnstore.core.transactions.lookups import decided_of, fenced, is_previous_identity, next_id_and_epoch
+from txnstore.core.transactions.lookups import decided_of, fenced_error, is_previous_identity, next_id_and_epoch
 from txnstore.core.transactions.machine import check_transition
 from txnstore.core.transactions.model import COMPLETED, DECIDED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
@@ -18,7 +18,7 @@ from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, Invali
 
 
 def inits_producer(command: InitProducer, _: State) -> list[Right]:
-    """A producer without an id may also have the right to write some topic (KIP-679)."""
+    """The right to be the producer; without an id, the right to write some topic suffices (KIP-679)."""
     if command.transactional_id is None:
         return [Right("IDEMPOTENT_WRITE", "CLUSTER", (CLUSTER,), or_else=("WRITE", "TOPIC", None))]
     rights = [write_id(command.transactional_id)]
@@ -54,12 +54,12 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Dec
             raise InvalidPidMappingError(msg)
         return _grant(draft, command, draft.state.next_producer_id, 0)
     if command.expected is not None:
-        granted = _expected_identity(txn, command.expected)
+        granted = _repeated_identity(txn, command.expected)
         if granted is not None:
             # If an end has bumped the caller's epoch, that bump is the answer, and its transaction is completed.
             return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else granted
     if command.keep_prepared and txn.state is TxnState.ONGOING and txn.is_prepared:
-        return _keep(draft, command, txn)
+        return _keep_prepared(draft, command, txn)
     # The client's own abort leaves its session, so that the command is recognised when it is repeated.
     in_session = command.expected is not None and txn.in_session
     unfinished = decided_of(txn)
@@ -76,8 +76,8 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Dec
     return _grant(draft, command, txn.producer_id, txn.epoch + 1)
 
 
-def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerIdentity | None:
-    """The identity that an earlier attempt of this init was granted; None if the epoch is still to be bumped (KIP-360).
+def _repeated_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerIdentity | None:
+    """Return the identity that an earlier attempt of this init was granted; None if there was none (KIP-360).
 
     Raises:
         ProducerFencedError: The expected identity is neither the current one nor the one before it.
@@ -88,11 +88,11 @@ def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerI
     # and the one before it, with which the session began, has ended.
     if not txn.in_session and txn.state not in DECIDED and is_previous_identity(txn, expected):
         return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
-    raise fenced(txn, ProducerIdentity(*expected, txn.transactional_id))
+    raise fenced_error(txn, ProducerIdentity(*expected, txn.transactional_id))
 
 
 def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) -> ProducerIdentity:
-    """Grant an identity; a bump that its own producer asked for records the old identity, for a retry (INIT-10)."""
+    """Grant an identity; a bump by its own producer records the old identity, for a retry (INIT-10)."""
     txn = draft.state.transactions.get(command.transactional_id or "")
     if txn is not None:
         check_transition(txn, TxnState.EMPTY)
@@ -110,8 +110,8 @@ def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) ->
     return ProducerIdentity(producer_id, epoch, command.transactional_id)
 
 
-def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> ProducerIdentity | KeptTransaction:
-    """Grant the next epoch and keep the prepared transaction open (TPC-04); other chains have to fence the old one."""
+def _keep_prepared(draft: Draft, command: InitProducer, txn: Transaction) -> ProducerIdentity | KeptTransaction:
+    """Grant the next epoch and keep the prepared transaction open (TPC-04); other chains must fence the old one."""
     if txn.epoch >= MAX_EPOCH:
         msg = f"the prepared transaction {txn.transactional_id!r} has no epoch left for another instance: abort it"
         raise InvalidTxnStateError(msg)

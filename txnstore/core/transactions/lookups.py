@@ -1,4 +1,4 @@
-"""Lookups in the transaction table of a coordinator: the transaction of a producer, its outcome, its next identity."""
+"""Lookups in the coordinator's transaction table: the transaction of a producer, its outcome, its next identity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def was_decided(txn: Transaction, command: EndTxn) -> bool:
 
 
 def earlier_outcome(txn: Transaction, command: EndTxn) -> Outcome | None:
-    """The outcome of an earlier attempt of this end; None if there was none.
+    """Return the outcome of an earlier attempt of this end; None if there was none.
 
     A commit records its versions. So if the last transaction of the producer was committed without them, it was another
     one: of a second process that has the same identity.
@@ -37,7 +37,7 @@ def knows_version(txn: Transaction, versions: Iterable[tuple[str, int]]) -> bool
 
 
 def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
-    """The outcome of the last decided transaction of the id; None if it is not of this producer id and epoch."""
+    """Return the outcome of the id's last decided transaction; None if it is not of this producer id and epoch."""
     identity = (producer.producer_id, producer.epoch)
     if txn.state in DECIDED and identity == (txn.producer_id, txn.epoch):
         return DECIDED[txn.state]
@@ -45,7 +45,7 @@ def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
 
 
 def decided_of(txn: Transaction) -> DecidedTransaction | None:
-    """The transaction, if it is decided and not completed; else None."""
+    """Return the transaction if it is decided and not completed, else None."""
     outcome = DECIDED.get(txn.state)
     if outcome is None:
         return None
@@ -70,7 +70,7 @@ def spans_chains(state: State, decided: DecidedTransaction) -> bool:
 
 
 def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
-    """The transaction of a producer; the producer id is checked before the epoch (ADD-03, END-02).
+    """Return the transaction of a producer; the producer id is checked before the epoch (ADD-03, END-02).
 
     Raises:
         InvalidPidMappingError: The transactional id does not exist, or has another producer id.
@@ -81,7 +81,7 @@ def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
         msg = f"transactional id {producer.transactional_id!r} does not exist: it was never initialized, or has expired"
         raise InvalidPidMappingError(msg)
     if txn.state in DECIDED and (producer.producer_id, producer.epoch) == next_id_and_epoch(txn):
-        raise still_ending(txn)
+        raise still_ending_error(txn)
     if state.transactional_ids.get(producer.producer_id) != txn.transactional_id:
         msg = f"transactional id {txn.transactional_id!r} maps to producer id {txn.producer_id}, not "
         raise InvalidPidMappingError(msg + str(producer.producer_id))
@@ -98,7 +98,7 @@ def has_added(txn: Transaction, command: Append) -> bool:
 def repeated_batches(
     states: Mapping[TopicPartition, State], txn: Transaction, command: Append
 ) -> tuple[Appended, ...] | None:
-    """Where the batches of an append were appended first; None if one is not in the window of its producer (SEQ-03).
+    """Return where the batches of an append were appended first; None if one is not in its window (SEQ-03).
 
     Args:
         states: For the partition of each batch the state of the chain that leads it.
@@ -113,14 +113,14 @@ def repeated_batches(
 
 
 def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:
-    """The identity of the producer after its transaction is completed."""
+    """Return the identity of the producer after its transaction is completed."""
     txn = state.transactions[producer.transactional_id or ""]
     producer_id, epoch = next_id_and_epoch(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
     return ProducerIdentity(producer_id, epoch, txn.transactional_id)
 
 
 def next_id_and_epoch(txn: Transaction) -> tuple[int, int]:
-    """The (producer id, epoch) that a decided transaction grants to the next one; (-1, -1) if it is not decided."""
+    """Return the (producer id, epoch) that a decided transaction grants next; (-1, -1) if it is not decided."""
     return (txn.next_producer_id, txn.next_epoch) if txn.state in DECIDED else (NO_PRODUCER, NO_PRODUCER)
 
 
@@ -131,15 +131,15 @@ def is_previous_identity(txn: Transaction, identity: tuple[int, int]) -> bool:
     return epoch != NO_PRODUCER and (producer_id, epoch) == (before, txn.last_epoch)
 
 
-def still_ending(txn: Transaction) -> ConcurrentTransactionsError:
-    """The error while a decided transaction is not completed (Kafka: CONCURRENT_TRANSACTIONS)."""
+def still_ending_error(txn: Transaction) -> ConcurrentTransactionsError:
+    """Return the error while a decided transaction is not completed (Kafka: CONCURRENT_TRANSACTIONS)."""
     return ConcurrentTransactionsError(
         f"the previous transaction of {txn.transactional_id!r} is still being completed ({txn.state.name})"
     )
 
 
-def fenced(txn: Transaction, producer: ProducerIdentity) -> ProducerFencedError:
-    """The error of a request with an epoch that is not current."""
+def fenced_error(txn: Transaction, producer: ProducerIdentity) -> ProducerFencedError:
+    """Return the error of a request with an epoch that is not current."""
     msg = (
         f"{producer} is fenced: transactional id {txn.transactional_id!r} is at producer id {txn.producer_id}, "
         f"epoch {txn.epoch}"

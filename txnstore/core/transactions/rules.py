@@ -58,14 +58,14 @@ from txnstore.core.transactions.events import (
 from txnstore.core.transactions.lookups import (
     decided_of,
     earlier_outcome,
-    fenced,
+    fenced_error,
     has_added,
     knows_version,
     next_id_and_epoch,
     next_identity,
     repeated_batches,
     spans_chains,
-    still_ending,
+    still_ending_error,
     transaction_of,
 )
 from txnstore.core.transactions.machine import check_transition
@@ -92,7 +92,7 @@ def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
 
 
 def prepares(command: PrepareTxn, _: State) -> list[Right]:
-    """To write as the id; in other chains than the coordinator's, which has prepared it, it follows from that."""
+    """The right to write as the id; none in other chains, which follow the coordinator's decision."""
     return writes_id(command.producer) if command.after is None else []
 
 
@@ -111,14 +111,14 @@ def prepare(draft: Draft, command: PrepareTxn) -> None:
         return
     txn = transaction_of(draft.state, producer)
     if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
-        raise fenced(txn, producer)
+        raise fenced_error(txn, producer)
     if txn.state in DECIDED:
-        raise still_ending(txn)
+        raise still_ending_error(txn)
     if txn.state is not TxnState.ONGOING:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to prepare"
         raise InvalidTxnStateError(msg)
     if txn.in_session:
-        raise _no_two_phase_session(txn)
+        raise _two_phase_session_error(txn)
     if not txn.is_prepared:
         draft.emit(
             TxnPrepared(transactional_id=txn.transactional_id, producer_id=txn.producer_id, epoch=txn.epoch),
@@ -126,14 +126,14 @@ def prepare(draft: Draft, command: PrepareTxn) -> None:
 
 
 def partitions_of_append(command: Append | EndTxn) -> Iterator[TopicPartition]:
-    """Those of its batches and offsets, and those that join the transaction without data."""
+    """The partitions of batches and offsets, and those that join the transaction without data."""
     yield from (batch.tp for batch in command.batches)
     yield from command.partitions if isinstance(command, Append) else ()
     yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
 
 
 def appends(command: Append, _: State) -> list[Right]:
-    """To write as the id, to be a member of the groups, to write the topics, and to read those of the offsets."""
+    """The rights to write as the id, to be a member of the groups, to write topics, and to read those of offsets."""
     rights = writes_id(command.producer)
     if command.groups or command.offsets:
         rights.append(right_to("READ", "GROUP", *{*command.groups, *(offsets.group for offsets in command.offsets)}))
@@ -159,10 +159,10 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
     elif chain_of_producer(producer.producer_id) == draft.state.chain:
         txn = transaction_of(draft.state, producer)
         if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
-            raise fenced(txn, producer)
+            raise fenced_error(txn, producer)
         session_epoch = txn.session_epoch
         if command.added_only and not has_added(txn, command):
-            return _repeated_only(draft.state, txn, command)
+            return _answer_repeated(draft.state, txn, command)
         join(draft, command)
     else:
         added = check_added(draft.state, command)
@@ -175,13 +175,13 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
     return append_batches(draft, producer, command.batches, session_epoch)
 
 
-def _repeated_only(state: State, txn: Transaction, command: Append) -> tuple[Appended, ...]:
-    """The answer to batches that are not in the open transaction: they repeat earlier ones of the session (SEQ-03).
+def _answer_repeated(state: State, txn: Transaction, command: Append) -> tuple[Appended, ...]:
+    """Answer batches outside the open transaction: they repeat earlier ones of the session (SEQ-03).
 
     If the append has parts for other chains, this one cannot tell, and refuses all of it: the coordinator looks there.
 
     Raises:
-        InvalidTxnStateError: They do not (ADD-06).
+        InvalidTxnStateError: They repeat none (ADD-06).
     """
     repeated = None
     if not (command.partitions or command.groups):
@@ -209,7 +209,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         raise InvalidTxnStateError(msg)
     txn = draft.state.transactions[transactional_id]
     if txn.state in DECIDED:
-        raise still_ending(txn)
+        raise still_ending_error(txn)
     if txn.is_prepared and (command.batches or command.offsets or isinstance(command, Append)):
         msg = f"transaction {transactional_id!r} is prepared for an external coordinator and takes no more data"
         raise InvalidTxnStateError(msg)
@@ -254,7 +254,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
 
 
 def ends(command: EndTxn, state: State) -> list[Right]:
-    """The partitions and groups that are in the transaction already were checked when they were added."""
+    """The rights of an append with the last batches and offsets: earlier ones were checked when they were added."""
     return appends(Append(command.producer, command.batches, command.offsets), state)
 
 
@@ -270,7 +270,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     producer = command.producer
     txn = transaction_of(draft.state, producer)
     if command.session and (txn.is_prepared or txn.two_phase):
-        raise _no_two_phase_session(txn)
+        raise _two_phase_session_error(txn)
     if txn.state in DECIDED or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
         return _repeated_end(draft.state, txn, command)
     if knows_version(txn, command.versions):
@@ -278,16 +278,16 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     join(draft, command)
     appended, last = begin_append(draft, producer, command.batches, txn.session_epoch)
     txn = draft.state.transactions[txn.transactional_id]
-    begun = txn.state is TxnState.ONGOING
-    if command.session and not begun:
-        return _ended_before(txn, command)
-    if not begun and command.outcome is Outcome.COMMIT and not command.versions:
+    has_begun = txn.state is TxnState.ONGOING
+    if command.session and not has_begun:
+        return _repeated_session_end(txn, command)
+    if not has_begun and command.outcome is Outcome.COMMIT and not command.versions:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to commit"
         raise InvalidTxnStateError(msg)
     for scope, version in command.versions if command.outcome is Outcome.COMMIT else ():
         draft.emit(VersionRecorded(transactional_id=txn.transactional_id, scope=scope, version=version))
     unfinished = None
-    if begun or command.outcome is Outcome.ABORT:
+    if has_begun or command.outcome is Outcome.ABORT:
         # An empty abort still bumps the epoch, which fences an append whose outcome is unknown (TV2-08).
         observe(draft, command.after)
         txn = draft.state.transactions[txn.transactional_id]
@@ -295,8 +295,8 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     return Ended(next_identity(draft.state, producer), appended, unfinished=unfinished)
 
 
-def _ended_before(txn: Transaction, command: EndTxn) -> Ended:
-    """The answer to an end in a session without an open transaction: a repetition, by Kafka's table (END-03).
+def _repeated_session_end(txn: Transaction, command: EndTxn) -> Ended:
+    """Answer an end in a session without an open transaction: a repetition, by Kafka's table (END-03).
 
     The client has the same epoch in its next transaction, so only the state tells a repetition.
 
@@ -309,32 +309,32 @@ def _ended_before(txn: Transaction, command: EndTxn) -> Ended:
     return Ended(command.producer)
 
 
-def _no_two_phase_session(txn: Transaction) -> InvalidTxnStateError:
+def _two_phase_session_error(txn: Transaction) -> InvalidTxnStateError:
     msg = f"transactional id {txn.transactional_id!r} has two-phase commit, which needs a client of transactions v2"
     return InvalidTxnStateError(msg)
 
 
 def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
-    """The answer for a version that is committed already; an open transaction of this attempt is aborted."""
+    """Answer for a version that is already committed; an open transaction of this attempt is aborted."""
     unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else None
     identity = ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
     return Ended(next_identity(draft.state, identity), repeated=True, unfinished=unfinished)
 
 
 def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
-    """The answer to a repeated end: that of the first attempt, with the next identity (TV2-02, TV2-03)."""
+    """Answer a repeated end as the first attempt, with the next identity (TV2-02, TV2-03)."""
     producer = command.producer
     if txn.state in DECIDED and (producer.producer_id, producer.epoch) == next_id_and_epoch(txn):
-        raise still_ending(txn)
+        raise still_ending_error(txn)
     outcome = earlier_outcome(txn, command)
     if command.session and not txn.in_session:
         # Another process has ended it, or an init has: the epoch of the client has ended.
-        raise fenced(txn, producer)
+        raise fenced_error(txn, producer)
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
         return Ended(next_identity(state, producer), repeated=True, unfinished=decided_of(txn))
     if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT and not txn.in_session):
         # Another process may have aborted it, so the producer is fenced (KAFKA-20785).
-        raise fenced(txn, producer)
+        raise fenced_error(txn, producer)
     if outcome is not command.outcome:
         ended, other = ("committed", "aborted") if outcome is Outcome.COMMIT else ("aborted", "committed")
         msg = f"transaction {txn.transactional_id!r} of {producer} is {ended}, so it cannot be {other}"
@@ -344,7 +344,7 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
 
 
 def aborts(command: AbortTxn, _: State) -> list[Right]:
-    """Any process that finds that the timeout has passed may abort (TMO-01); else its owner, or an operator."""
+    """The right of the owner or an operator; none after the timeout, when any process may abort (TMO-01)."""
     if command.expired_only:
         return []
     return [Right("WRITE", "TRANSACTIONAL_ID", (command.transactional_id,), or_else=OR_CLUSTER_ACTION)]
@@ -365,7 +365,7 @@ def abort(draft: Draft, command: AbortTxn) -> DecidedTransaction | None:
 
 
 def _may_time_out(txn: Transaction, command: AbortTxn) -> bool:
-    """Whether the command names the open transaction that its caller has watched, which is not prepared (TPC-02)."""
+    """Whether the command names the open transaction that its caller watched, which is not prepared (TPC-02)."""
     return command.identity is not None and txn.timed_from is not None
 
 
@@ -426,9 +426,9 @@ def complete(draft: Draft, decided: DecidedTransaction) -> None:
 
 
 def _prepare_foreign(draft: Draft, command: PrepareTxn) -> None:
-    """Emit ``TxnPrepared`` in another chain than the coordinator's, which then refuses batches of it (TPC-03).
+    """Emit ``TxnPrepared`` in another chain than the coordinator's, which then refuses its batches (TPC-03).
 
-    Offsets too, and its epoch stays. Nothing if the chain refuses them already.
+    The chain refuses offsets as well, and the epoch stays. Nothing is emitted if it refuses them already.
     """
     producer = command.producer
     current = draft.state.fences.get(producer.producer_id)
@@ -471,7 +471,7 @@ def fence(draft: Draft, command: FenceProducer) -> None:
 
 
 def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = NO_BATCHES) -> None:
-    """End a transaction in this chain: emit what its partitions and groups here still lack.
+    """End a transaction in this chain: emit the markers that its partitions and groups here still lack.
 
     That is a ``MarkerWritten`` for each partition and a ``GroupMarkerWritten`` for each group, or nothing if the chain
     has them. In another chain than the coordinator's, these fence the producer; if there are none, a
@@ -492,7 +492,7 @@ def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = 
         partition = _log_of(state, decided, tp)
         if partition is not None and (lacking or is_left_open(partition, decided.producer_id, decided.epoch)):
             batch = last.get(tp)
-            marker = _marker_of(decided, tp, partition, batch)
+            marker = _next_marker(decided, tp, partition, batch)
             if marker is not None and tp not in logs:
                 markers.append(marker)
                 logs[tp] = marker_written(partition, marker, state, batch)
@@ -533,10 +533,10 @@ def _has_window(state: State, decided: DecidedTransaction, tp: TopicPartition) -
     return producer is not None and producer.epoch == decided.epoch and bool(producer.batches)
 
 
-def _marker_of(
+def _next_marker(
     decided: DecidedTransaction, tp: TopicPartition, partition: Partition, last: Batch | None
 ) -> MarkerWritten | None:
-    """The marker of a transaction in a partition, after its ``last`` batch; None if that has seen its epoch."""
+    """Return the marker of a transaction in a partition, after ``last``; None if the partition has seen its epoch."""
     # A partition that has just taken a batch of the transaction has not seen a newer epoch.
     state = partition.producers.get(decided.producer_id) if last is None else None
     if state is None or state.epoch <= decided.epoch:
@@ -548,7 +548,7 @@ def _marker_of(
 def _emit_fence(
     draft: Draft, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], groups: Iterable[str]
 ) -> None:
-    """Emit ``ProducerFenced``: it applies to the whole chain, and names those of the partitions and groups it leads."""
+    """Emit ``ProducerFenced`` for the whole chain, with the partitions and groups among these that it leads."""
     state = draft.state
     existing = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
     led = [group for group in groups if leads_group(state, group)]
@@ -556,7 +556,7 @@ def _emit_fence(
 
 
 def _log_of(state: State, decided: DecidedTransaction, tp: TopicPartition) -> Partition | None:
-    """The log of a transaction's partition; None if this chain has none, or that of another topic of the name.
+    """Return the log of a transaction's partition; None if this chain lacks it, or has another topic of the name.
 
     The topic is the transaction's if the transaction names its id, or if the log has open data of the transaction. In
     the coordinator's chain the name is enough: deleting a topic there removes it from the transactions.

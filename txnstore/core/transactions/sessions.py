@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from txnstore.core.model import Features, ProducerIdentity
-from txnstore.core.transactions.lookups import fenced, next_id_and_epoch
+from txnstore.core.transactions.lookups import fenced_error, next_id_and_epoch
 from txnstore.core.transactions.model import COMPLETED, DECIDED, Transaction
 from txnstore.errors import InvalidPidMappingError
 
@@ -25,7 +25,7 @@ SESSIONS = Features(write=("sessions",))
 
 
 class HasTransactions(Protocol):
-    """What has transactions: the state of the coordinator's chain, or a view of all chains."""
+    """A source of transactions: the state of the coordinator's chain, or a view of all chains."""
 
     @property
     def transactions(self) -> Mapping[str, Transaction]: ...
@@ -35,12 +35,12 @@ class HasTransactions(Protocol):
 
 
 def client_identity(txn: Transaction) -> tuple[int, int]:
-    """The (producer id, epoch) that the client of a transactional id has."""
+    """Return the (producer id, epoch) that the client of a transactional id has."""
     return txn.producer_id, txn.session_epoch if txn.in_session else txn.epoch
 
 
 def identity_in(state: HasTransactions, client: ProducerIdentity) -> ProducerIdentity:
-    """The identity of the open or next transaction of a client of transactions v1.
+    """Return the identity of the open or next transaction of a client of transactions v1.
 
     It is to be looked up when the request arrives. A command with it is refused if that transaction has ended by then;
     it never gets into the next one. In an outdated state it may be that of an ended transaction, or be refused: such a
@@ -65,17 +65,17 @@ def identity_in(state: HasTransactions, client: ProducerIdentity) -> ProducerIde
         msg = f"transactional id {client.transactional_id!r} does not have producer id {client.producer_id}"
         raise InvalidPidMappingError(msg)
     if (client.producer_id, client.epoch) != client_identity(txn):
-        raise fenced(txn, client)
+        raise fenced_error(txn, client)
     producer_id, epoch = txn.producer_id, txn.epoch
     if txn.state in DECIDED:
         if not txn.in_session:  # Another process has aborted it; its epoch changes with the completion only.
-            raise fenced(txn, client)
+            raise fenced_error(txn, client)
         producer_id, epoch = next_id_and_epoch(txn)
     return ProducerIdentity(producer_id, epoch, name)
 
 
 def identity_to_end(state: HasTransactions, client: ProducerIdentity) -> ProducerIdentity:
-    """The identity of the transaction that an end of a client of transactions v1 is for: the open one, else the last.
+    """Return the identity that an end of a client of transactions v1 is for: the open transaction's, else the last.
 
     The end of one that has ended is answered as the first one was, or refused; it ends no transaction that begins
     meanwhile.
