@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
-from txnstore.segment.convert import raise_all
+from txnstore.segment.convert import collect_errors
 from txnstore.segment.partition import is_key_type
 from txnstore.segment.schema import is_reserved, is_timestamp_type, schema_from_text, schema_to_text
 from txnstore.values.kinds import children, is_plain
@@ -95,7 +95,7 @@ def check_schema(schema: pa.Schema) -> None:
     if not len(schema):
         raise SchemaMismatchError("a schema needs at least one column")
     _check_names("", schema)
-    raise_all(schema, _check_field)
+    collect_errors(schema, _check_field)
 
 
 def _check_field(field: pa.Field) -> None:

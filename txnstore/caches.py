@@ -30,7 +30,7 @@ class ByteCache(Generic[K, V]):
         return self.size + size <= self._bound
 
     def find(self, key: K) -> V | None:
-        """The value; None if it is not kept."""
+        """Return the value; None if it is not kept."""
         kept = self._values.get(key)
         if kept is None:
             return None
@@ -39,7 +39,7 @@ class ByteCache(Generic[K, V]):
         return kept[0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Keep a value, in place of the one with this key; drops others if they are too large together."""
+        """Keep a value in place of the one with this key; drop others if they are too large together."""
         with self._lock.own:
             self.size += size
             _, before = self._values.pop(key, (None, 0))

@@ -1,4 +1,4 @@
-"""``pyarrow.compute``, imported at its first use: it makes functions of 300 kernels, of which an open needs none.
+"""``pyarrow.compute``, imported at its first use: it makes 300 functions, of which an open of a store needs none.
 
 Use it as the module itself: ``from txnstore import compute as pc``.
 """

@@ -55,7 +55,7 @@ from txnstore.errors import (
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
-from txnstore.storage.base import Claim, ObjectStore, layers
+from txnstore.storage.base import Claim, ObjectStore, iterate_layers
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.recent import RecentObjects
@@ -70,7 +70,7 @@ _LOG = logging.getLogger(__name__)
 #: The environment variable that names the principal of a process.
 PRINCIPAL = "TXNSTORE_PRINCIPAL"
 #: Milliseconds after a failure to end a transaction, after which a reader tries again.
-_END_AGAIN_MS = 30_000
+_END_RETRY_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ class Connection:
         self._cached: dict[Hashable, Any] = {}
 
     def cached(self, name: Hashable, make: Callable[[], T]) -> T:
-        """An object of an integration, by name: made once, and dropped by :meth:`close` and after a fork."""
-        self._own_process()
+        """Return an object of an integration by name, made once; a close or a fork drops it."""
+        self._reset_after_fork()
         with self._lock:
             if name not in self._cached:
                 self._cached[name] = make()
@@ -212,7 +212,7 @@ class Connection:
         opened = self._opened
         if opened is not None and self._pid == os.getpid():
             return opened
-        self._own_process()
+        self._reset_after_fork()
         with self._lock:
             return self._opened or self._load()
 
@@ -222,14 +222,14 @@ class Connection:
         return self._workers("requests", self.runtime.executor)
 
     def _workers(self, purpose: str, make: Callable[[], Executor]) -> Executor:
-        self._own_process()
+        self._reset_after_fork()
         with self._lock:
             if purpose not in self._pools:
                 self._pools[purpose] = make()
             return self._pools[purpose]
 
-    def _own_process(self) -> None:
-        """After a fork, drop the threads and locks of the parent process."""
+    def _reset_after_fork(self) -> None:
+        """Drop the threads and locks of the parent process after a fork."""
         if self._pid != os.getpid():
             self._reset()
 
@@ -241,7 +241,7 @@ class Connection:
             CorruptionError: It has lost its ``store.json``, or that is another store's; or a chain is damaged.
             UnsupportedFormatError: A newer txnstore made it.
         """
-        self._own_process()
+        self._reset_after_fork()
         with self._lock:
             return self._load().chains
 
@@ -294,60 +294,60 @@ class Connection:
         """
         return self._submit(self._open(), command)
 
-    def submit_all(self, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
-        """Commit commands in their order, together where that is possible; returns the answer, or the error, of each.
+    def submit_all(self, requests: Sequence[tuple[Command, str | None]]) -> list[Any]:
+        """Commit commands in their order, together where possible; return the answer or the error of each.
 
         In a store with one chain they share an entry, and each is refused alone; so do appends outside of transactions
         to the partitions of one of several chains. Several chains take all else one after the other through the
         coordinator, but consecutive batches of a transaction together, which takes as many steps as for one of them.
 
         Args:
-            asked: Each command, and the principal who asks for it; None: that of the process.
+            requests: Each command, and the principal who asks for it; None: that of the process.
         """
         opened = self._open()
         count = opened.document.chains
-        numbers = {sole_chain_of(command, count) for command, _ in asked}
-        number = numbers.pop() if len(numbers) == 1 and len(asked) > 1 else None
+        numbers = {sole_chain_of(command, count) for command, _ in requests}
+        number = numbers.pop() if len(numbers) == 1 and len(requests) > 1 else None
         if number is None:
             return [
-                answer for _, group in groupby(asked, _transaction_of) for answer in self._in_turn(opened, [*group])
+                answer for _, group in groupby(requests, _group_key) for answer in self._submit_group(opened, [*group])
             ]
         began, chain = self.measurements.clock(), opened.chains[number]
         queued: list[Callable[[], Any]] = []
-        for command, principal in asked:
+        for command, principal in requests:
             try:
                 with asking(principal):
-                    waiter = chain.enqueue(self._completed(opened, command))
+                    waiter = chain.enqueue(self._add_context(opened, command))
                 queued.append(partial(chain.commit_queued, waiter))
             except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
                 queued.append(partial(_raise, error))
-        answers = [_answer_of(commit) for commit in queued]
+        answers = [_result_or_error(commit) for commit in queued]
         self.measurements.add("commit", began)
         # The coordinator copies a topic that a chain does not know yet, and those that wait for it keep their order.
-        for place, (command, principal) in enumerate(asked) if count > 1 else ():
+        for place, (command, principal) in enumerate(requests) if count > 1 else ():
             if isinstance(answers[place], UnknownTopicOrPartitionError):
-                answers[place] = _answer_of(partial(self._submit, opened, command, principal))
+                answers[place] = _result_or_error(partial(self._submit, opened, command, principal))
         return answers
 
-    def _in_turn(self, opened: _Opened, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
+    def _submit_group(self, opened: _Opened, requests: Sequence[tuple[Command, str | None]]) -> list[Any]:
         """Commit commands by the coordinator; several are batches of a transaction.
 
         If these are refused together, each is refused, or appended, alone: those that a chain has appended already are
         answered as duplicates.
         """
-        if len(asked) > 1:
-            appends = [cast("Append", command) for command, _ in asked]
+        if len(requests) > 1:
+            appends = [cast("Append", command) for command, _ in requests]
             together = replace(appends[0], batches=tuple(batch for append in appends for batch in append.batches))
-            answer = _answer_of(partial(self._submit, opened, together, asked[0][1]))
+            answer = _result_or_error(partial(self._submit, opened, together, requests[0][1]))
             if isinstance(answer, StorageError):
-                return [answer] * len(asked)
+                return [answer] * len(requests)
             if not isinstance(answer, Exception):
                 appended = iter(answer)
                 return [tuple(islice(appended, len(append.batches))) for append in appends]
-        return [_answer_of(partial(self._submit, opened, command, principal)) for command, principal in asked]
+        return [_result_or_error(partial(self._submit, opened, command, principal)) for command, principal in requests]
 
     def submit_if_open(self, command: Command) -> bool:
-        """Commit a command, unless the connection was closed; returns whether it was open. Never connects again."""
+        """Commit a command unless the connection was closed; return whether it was open. Never connects again."""
         opened = self._opened if self._pid == os.getpid() else None
         if opened is not None:
             self._submit(opened, command)
@@ -358,18 +358,18 @@ class Connection:
         target = opened.catalog if opened.document.chains == 1 else opened.coordinator
         try:
             with asking(principal):
-                return target.submit(self._completed(opened, command))
+                return target.submit(self._add_context(opened, command))
         finally:
             self.measurements.add("commit", began)
 
-    def _completed(self, opened: _Opened, command: Command) -> Command:
-        """The command with what this process knows and its caller does not: limits of the store, expired members."""
+    def _add_context(self, opened: _Opened, command: Command) -> Command:
+        """Add to a command what only this process knows: limits of the store, expired members."""
         if isinstance(command, InitProducer):
             command = replace(command, max_timeout_ms=opened.document.transaction_max_timeout_ms)
         return with_expired(command, opened.chains.expired_members)
 
     def parts_if_open(self) -> OpenParts | None:
-        """What work in the background needs, also after a close; None if the connection was closed. Never connects."""
+        """Return a handle for background tasks; None if the connection was closed. Never connects."""
         if self._pid != os.getpid():
             return None
         with self._lock:
@@ -377,12 +377,12 @@ class Connection:
             return OpenParts(self, opened.chains, self.pool, self._in_background()) if opened is not None else None
 
     def view_if_open(self) -> View | None:
-        """The cached view, without a request; None if the connection was closed. Never connects again."""
+        """Return the cached view, without a request; None if the connection was closed. Never connects again."""
         opened = self._opened if self._pid == os.getpid() else None
         return opened.chains.view(()) if opened is not None else None
 
     def view(self, *, refresh: bool | Collection[int] = True) -> View:
-        """A consistent view of the store.
+        """Return a consistent view of the store.
 
         Args:
             refresh: True: at the head of all chains, one GET for each if nothing is new. False: as last read, without a
@@ -393,13 +393,13 @@ class Connection:
         return self.chains.view(refresh)
 
     def loaded_view(self) -> View | None:
-        """The view of what is loaded; None if a state depends on an entry of another chain that is not. No request."""
+        """Return the loaded view, without a request; None if a state follows from an entry that is not loaded."""
         return self.chains.loaded_view()
 
     def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: Time | None = None) -> Snapshot:
-        """A consistent view of all topics; :meth:`txnstore.Store.snapshot` describes the arguments."""
-        past = entry is not None or timestamp is not None
-        view = self.chains.past_view(entry, timestamp) if past else self.unblocked(self.view())
+        """Return a consistent view of all topics; :meth:`txnstore.Store.snapshot` describes the arguments."""
+        is_earlier = entry is not None or timestamp is not None
+        view = self.chains.past_view(entry, timestamp) if is_earlier else self.unblocked(self.view())
         return Snapshot(view, self.keys.store_id)
 
     def unblocked(
@@ -409,7 +409,7 @@ class Connection:
         start: Offsets | None = None,
         end: Offsets | None = None,
     ) -> View:
-        """The view to read: the cached one, after abandoned transactions that hold back committed records are ended.
+        """End abandoned transactions that hold back committed records, and return the view to read.
 
         Each of them takes one entry per chain that it touched. Without one, and if nothing may be written, nothing is
         requested and ``view`` is returned.
@@ -437,8 +437,8 @@ class Connection:
             return False
         failed_at: dict[int, int] = self.cached("transactions not ended", dict)
         now = self.runtime.monotonic()
-        due = [each for each in producer_ids if each not in failed_at or now - failed_at[each] >= _END_AGAIN_MS]
-        txns = find_abandoned(self.chains.ages, self.view(refresh=False), due)
+        candidates = [each for each in producer_ids if each not in failed_at or now - failed_at[each] >= _END_RETRY_MS]
+        txns = find_abandoned(self.chains.ages, self.view(refresh=False), candidates)
         writable = bool(txns) and self._is_writable()
         failed_at.update((txn.producer_id, now) for txn in (unblock(self.coordinator, txns) if writable else txns))
         return writable
@@ -457,7 +457,7 @@ class Connection:
         self.chains[CATALOG].check_features()
 
     def check_rights(self, *rights: Right) -> Authorization:
-        """Check that the principal of this process has these rights; a request only if it lacks one as far as is known.
+        """Check rights of the principal; makes a request only if the cached rules lack one.
 
         The chains check each command. This is for what should fail before its data is uploaded, and for reads.
 
@@ -482,11 +482,11 @@ class Connection:
 
     @property
     def authorization(self) -> Authorization:
-        """The rules of the store, as far as is known; another object after each change of them."""
+        """The cached rules of the store; another object after each change of them."""
         return self.chain.state.authorization
 
     def refusal(self, *rights: Right) -> AuthorizationError | None:
-        """The error for the first of these rights that the principal of this process lacks, as far as is known."""
+        """Return the error for the first right that the principal lacks by the cached rules; None if it has all."""
         try:
             check_rights(self.authorization, self.principal, rights)
         except AuthorizationError as error:
@@ -502,7 +502,7 @@ class Connection:
             self.chain.refresh()
 
     def check_storage(self) -> None:
-        """Check that the storage creates a name once, unless it was checked. Each chain does it before it writes.
+        """Check once that the storage creates a name only once. Each chain does it before it writes.
 
         A connection that was made to read, or on a full disk, has not checked it yet.
 
@@ -537,7 +537,9 @@ class Connection:
             lists=counts.list,
             deletes=counts.delete,
             failures=counts.failed,
-            retries=self.measurements.retries + sum(chain.retries for chain in metrics) + _inner_retries(self.objects),
+            retries=self.measurements.retries
+            + sum(chain.retries for chain in metrics)
+            + _retries_of_layers(self.objects),
             bytes_in=counts.bytes_in,
             bytes_out=counts.bytes_out,
             commits=sum(chain.commits for chain in metrics),
@@ -553,15 +555,15 @@ class Connection:
         )
 
     def checkpoint(self) -> int:
-        """Save the state of every chain now, so that the next open is fast; the number of entries that this covers."""
+        """Save the state of every chain, so that the next open is fast; return the number of entries covered."""
         self.chains.identity.begin()()
         return sum(self.chains.concurrently({chain.number: chain.checkpoint for chain in self.chains}).values())
 
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release threads and connections. Using it again connects again."""
-        self._own_process()
+        """Release threads and connections. The next use connects again."""
+        self._reset_after_fork()
         with self._lock:
             # Forget first: new calls connect again; running calls use the pools that they have.
             pools = self._pools
@@ -588,9 +590,9 @@ class Connection:
         return _unpickle, (self.counts, self.read_only, self._checked, self.principal)
 
 
-def _inner_retries(objects: object) -> int:
-    """The requests that the wrapped stores have repeated by themselves."""
-    return sum(getattr(layer, "retries", 0) for layer in layers(objects))
+def _retries_of_layers(objects: object) -> int:
+    """Return the number of requests that wrapped stores have repeated."""
+    return sum(getattr(layer, "retries", 0) for layer in iterate_layers(objects))
 
 
 def _unpickle(objects: ObjectStore, read_only: bool, checked: bool, principal: str) -> Connection:
@@ -598,7 +600,7 @@ def _unpickle(objects: ObjectStore, read_only: bool, checked: bool, principal: s
 
 
 def principal_of(name: str | None) -> str:
-    """The principal of a process: the given one, else that of the environment (:data:`PRINCIPAL`), else anonymous.
+    """Return the principal of a process: ``name``, else that of the environment (:data:`PRINCIPAL`), else anonymous.
 
     Raises:
         InvalidConfigError: It is not ``User:`` and a name.
@@ -655,7 +657,7 @@ def create_connection(
 
 
 def _max_timeout_ms(seconds: float) -> int:
-    """The setting ``transaction.max.timeout.ms`` of a new store.
+    """Check the setting ``transaction.max.timeout.ms`` of a new store, and return it in ms.
 
     Raises:
         InvalidConfigError: It is out of range.
@@ -668,17 +670,17 @@ def _max_timeout_ms(seconds: float) -> int:
     return limit
 
 
-def _answer_of(commit: Callable[[], Any]) -> Any:
-    """What the call returns, or the error that it raises."""
+def _result_or_error(commit: Callable[[], Any]) -> Any:
+    """Return the result of a call, or the error that it raises."""
     try:
         return commit()
     except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
         return error
 
 
-def _transaction_of(asked: tuple[Command, str | None]) -> Hashable:
-    """What commands have in common that may be one: they only append batches, with sequences, to one transaction."""
-    command, principal = asked
+def _group_key(request: tuple[Command, str | None]) -> Hashable:
+    """Return an equal key for commands that can be one: appends with sequences to one transaction."""
+    command, principal = request
     if not isinstance(command, Append) or command.producer.transactional_id is None:
         return object()
     if any(batch.base_sequence < 0 for batch in command.batches):
@@ -716,8 +718,8 @@ def open_connection(
 def open_to_read(objects: ObjectStore, principal: str | None = None) -> Connection:
     """Connect to the store on these objects for a command or a job that only reads.
 
-    It needs no permission to write. If it has one, it ends expired transactions that hold back what it reads; only then
-    it checks that the storage creates a name once, which :func:`open_connection` always does.
+    The connection needs no permission to write. With one, it ends expired transactions that hold back what it reads.
+    The check that the storage supports create-if-absent is deferred until that first write.
     """
     connection = Connection(objects, checked=False, principal=principal_of(principal))
     connection.load()

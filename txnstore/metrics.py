@@ -1,4 +1,4 @@
-"""What a store reports about itself: counters and durations of this process, and the state of the store.
+"""The metrics of a store: counters and durations of this process, and the state of the store.
 
 Plain values. :meth:`txnstore.Store.metrics` returns them; :mod:`txnstore.monitoring` exports them.
 """
@@ -31,7 +31,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile_ms(self, quantile: float) -> float:
-        """An upper bound of the duration of this part of the calls, in milliseconds: the bound of the bucket.
+        """Return an upper bound of the duration of this part of the calls in ms: the bound of its bucket.
 
         Args:
             quantile: The part, from 0 to 1, such as 0.99.

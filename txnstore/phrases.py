@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: ``1 segment``, ``1,000 segments``; ``plural``: one that is not formed by an s."""
+    """Return a number with its noun: ``1 segment``, ``1,000 segments``; ``plural``: one not formed by an s."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def size(count: int) -> str:
-    """A number of bytes with a binary unit: ``1.5 MiB``."""
+    """Return a number of bytes with a binary unit: ``1.5 MiB``."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -21,7 +21,7 @@ def size(count: int) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """A duration in the largest unit of which it has two: ``90 s``, ``2 min``, ``3 h``, ``9 d``."""
+    """Return a duration in the largest unit of which it has two: ``90 s``, ``2 min``, ``3 h``, ``9 d``."""
     seconds = max(0, milliseconds) // 1000
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
@@ -29,8 +29,8 @@ def duration(milliseconds: int) -> str:
     return f"{seconds} s"
 
 
-def some(names: Iterable[str], most: int = 5) -> str:
-    """The first names of a list, and how many more there are."""
+def some(names: Iterable[str], limit: int = 5) -> str:
+    """Return the first names of a list, and how many more there are."""
     listed = list(names)
-    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+    more = f" and {len(listed) - limit:,} more" if len(listed) > limit else ""
+    return ", ".join(listed[:limit]) + more

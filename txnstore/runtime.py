@@ -41,17 +41,17 @@ _UPTIME: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOT
 
 
 def wall_clock_ms() -> int:
-    """The wall clock of this machine, in milliseconds since the epoch."""
+    """Return the wall clock of this machine, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """A clock that is never set, in milliseconds since some time in the past."""
+    """Return a clock that is never set, in milliseconds since some time in the past."""
     return time.monotonic_ns() // 1_000_000
 
 
 def uptime_ms() -> int:
-    """A clock that is never set, and that runs on while the machine is suspended, where there is one.
+    """Return a clock that is never set and, where the system has one, also runs while the machine is suspended.
 
     In milliseconds since some time in the past.
     """
@@ -59,7 +59,7 @@ def uptime_ms() -> int:
 
 
 def level_of_caller() -> int:
-    """The ``stacklevel`` of a warning for the code that called txnstore, counted from the caller of this function."""
+    """Return the ``stacklevel`` of a warning for the code that called txnstore, from the caller of this function."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "txnstore":
         frame, level = frame.f_back, level + 1
@@ -67,18 +67,18 @@ def level_of_caller() -> int:
 
 
 def uuid7(now_ms: int, rng: random.Random) -> str:
-    """A UUID of version 7 (RFC 9562): ordered by ``now_ms``, unique through 74 random bits."""
+    """Return a UUID of version 7 (RFC 9562): ordered by ``now_ms``, unique through 74 random bits."""
     bits = (now_ms & (1 << 48) - 1) << 80 | 0x7 << 76 | rng.getrandbits(12) << 64 | 0b10 << 62 | rng.getrandbits(62)
     return str(uuid.UUID(int=bits))
 
 
 def threads() -> Executor:
-    """A thread pool for the concurrent requests of an open store."""
+    """Make a thread pool for the concurrent requests of an open store."""
     return Workers(_WORKERS)
 
 
 def start_thread(task: Callable[[], object]) -> None:
-    """Run a task in a thread of its own, without taking a lock: a garbage collection may call this at any moment.
+    """Run a task in its own thread without taking a lock: a garbage collection may call this at any moment.
 
     ``threading.Thread.start`` takes locks, which the collecting thread may hold.
     """
@@ -86,12 +86,12 @@ def start_thread(task: Callable[[], object]) -> None:
 
 
 def thread_timer(task: Callable[[], object]) -> Any:
-    """A timer with a daemon thread of its own."""
+    """Make a timer with its own daemon thread."""
     return ThreadTimer(task)
 
 
 def process_name() -> str:
-    """The host and the id of this process."""
+    """Return the host name and the id of this process."""
     host = "".join(letter for letter in socket.gethostname() if letter.isprintable())
     return f"{host[:64] or 'localhost'}-{os.getpid()}"
 
@@ -139,11 +139,11 @@ class Runtime:
             object.__setattr__(self, "uptime", self.monotonic)
 
     def new_id(self) -> str:
-        """A globally unique id."""
+        """Return a globally unique id."""
         return uuid7(self.clock(), self.rng)
 
     def new_store_id(self) -> str:
-        """The id of a new store, a part of the keys of its chains."""
+        """Return an id for a new store, a part of the keys of its chains."""
         return self.new_id()
 
     def backoff(self, times: int) -> None:
@@ -175,7 +175,7 @@ class Measurements:
         self._totals: dict[str, int] = {}
 
     def add(self, kind: str, began: int, paused_s: float = 0.0) -> None:
-        """A call of this kind, which began at ``began`` by :attr:`clock`, has ended.
+        """Record a call of this kind that began at ``began`` by :attr:`clock` and ends now.
 
         ``paused_s``: seconds in which it paused, which do not count.
         """
@@ -187,11 +187,11 @@ class Measurements:
             self._sort()
 
     def count_retry(self) -> None:
-        """A request is repeated."""
+        """Count a repeated request."""
         self.retries += 1
 
     def durations(self) -> dict[str, Histogram]:
-        """The durations so far, by kind."""
+        """Return the durations so far, by kind."""
         self._sort()
         kinds = sorted(self._counts)
         return {kind: Histogram(BOUNDS_MS, tuple(self._counts[kind]), self._totals[kind]) for kind in kinds}
@@ -207,7 +207,7 @@ class Measurements:
 
 
 def instant(moment: int) -> str:
-    """A time in milliseconds since the epoch as ISO 8601 in UTC."""
+    """Format a time in milliseconds since the epoch as ISO 8601 in UTC."""
     try:
         return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):

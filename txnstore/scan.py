@@ -81,8 +81,8 @@ class Scan:
         if snapshot is not None:
             connection.refresh_rules()
         connection.check_rights(read_topics([topic]))
-        self._start = _offsets(view, topic, "start", start)
-        self._end = _offsets(view, topic, "end", end)
+        self._start = _bounds_of(view, topic, "start", start)
+        self._end = _bounds_of(view, topic, "end", end)
         self._check_bounds(view)
         if snapshot is None and self._isolation is Isolation.READ_COMMITTED:
             view = connection.unblocked(view, self._partitions, self._start, self._end)
@@ -166,7 +166,7 @@ class Scan:
         Raises:
             InvalidConfigError: pandas is not installed.
         """
-        _engine("pandas")
+        _check_engine("pandas")
         return self.to_table().to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
@@ -175,7 +175,7 @@ class Scan:
         Raises:
             InvalidConfigError: polars is not installed.
         """
-        return _engine("polars").from_arrow(self.to_table())
+        return _check_engine("polars").from_arrow(self.to_table())
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection, name: str | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation that reads the scan whenever it is evaluated.
@@ -207,8 +207,8 @@ def _check_not_empty(columns: Sequence[str] | None) -> Sequence[str] | None:
     return names
 
 
-def _offsets(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
-    """A bound as an offset for each partition that has one."""
+def _bounds_of(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
+    """Return a bound as an offset for each partition that has one."""
     if bound is None:
         return {}
     bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(range(view.topics[topic].partitions), bound)
@@ -224,7 +224,7 @@ def _offsets(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPart
 
 
 def _with_filtered(schema: pa.Schema, columns: Sequence[str], expression: Any) -> list[str]:
-    """The columns of the result, then those that only the filter needs. Checks the filter against the schema.
+    """Return the columns of the result, then those that only the filter needs. Checks the filter.
 
     Arrow has no call for the columns of an expression, but it refuses to bind one to a schema without them.
     """
@@ -233,10 +233,10 @@ def _with_filtered(schema: pa.Schema, columns: Sequence[str], expression: Any) -
     except (pa.ArrowException, TypeError, ValueError) as error:
         msg = f"the filter does not fit the columns of the topic: {error}"
         raise SchemaMismatchError(msg) from error
-    return [*columns, *(name for name in schema.names if name not in columns and _names(expression, name, schema))]
+    return [*columns, *(name for name in schema.names if name not in columns and _columns_in(expression, name, schema))]
 
 
-def _names(expression: Any, column: str, schema: pa.Schema) -> bool:
+def _columns_in(expression: Any, column: str, schema: pa.Schema) -> bool:
     without = schema.remove(schema.get_field_index(column))
     try:
         without.empty_table().filter(expression)
@@ -246,7 +246,7 @@ def _names(expression: Any, column: str, schema: pa.Schema) -> bool:
 
 
 def _prune(slices: list[Slice], expression: Any, columns: Columns) -> list[Slice]:
-    """The slices that the filter may match, by the ranges of offsets and timestamps in the chain.
+    """Return the slices that the filter may match, by the ranges of offsets and timestamps in the chain.
 
     Arrow simplifies the filter with these ranges as guarantees; no file is opened.
     """
@@ -278,7 +278,7 @@ def _prune(slices: list[Slice], expression: Any, columns: Columns) -> list[Slice
     return [slices[int(fragment.path)] for fragment in dataset.get_fragments(filter=expression)]
 
 
-def _engine(name: str) -> Any:
+def _check_engine(name: str) -> Any:
     import importlib
 
     load(name)

@@ -59,7 +59,7 @@ class Snapshot:
 
 
 def check_snapshot(snapshot: object, store_id: str) -> Snapshot:
-    """The snapshot.
+    """Check that a snapshot is of this store, and return it.
 
     Raises:
         InvalidConfigError: It is none, or one of another store than ``store_id``.
@@ -75,7 +75,7 @@ def check_snapshot(snapshot: object, store_id: str) -> Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Which snapshot is meant where text names it: the arguments of :meth:`txnstore.Store.snapshot`.
+    """The arguments of :meth:`txnstore.Store.snapshot`, where text names a snapshot.
 
     Attributes:
         entry: The last entry of each chain; None if ``timestamp`` is given.

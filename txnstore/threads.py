@@ -36,9 +36,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Seconds after which a waiting thread checks for signals, which the system may have delivered to another thread.
-_SIGNAL_CHECK = 1.0
+_SIGNAL_CHECK_SECONDS = 1.0
 #: Seconds after which the exit no longer waits for threads of libraries, and between two checks of them or of imports.
-_EXIT_TIMEOUT, _PAUSE = 5.0, 0.001
+_EXIT_TIMEOUT, _POLL_SECONDS = 5.0, 0.001
 #: Seconds after which a fork no longer waits for imports of other threads, one of which may wait for this thread.
 _FORK_TIMEOUT = 5.0
 
@@ -61,7 +61,7 @@ class ForkLock:
 
     @property
     def own(self) -> AbstractContextManager[bool]:
-        """The lock of this process.
+        """The lock of this process, to be used by ``with``.
 
         Raises:
             ReentrantCallError: This thread holds it already, so it would wait for itself forever: a signal handler
@@ -115,7 +115,7 @@ class Task(Future[T]):
         self._callbacks: list[Callable[[Future[T]], object]] = []
 
     def run(self) -> bool:
-        """Call, and store the outcome; False if another thread has begun, or if the task was cancelled."""
+        """Make the call and store its outcome; False if another thread has begun, or the task was cancelled."""
         mine = False
         try:
             with self._lock:
@@ -123,7 +123,7 @@ class Task(Future[T]):
                 if mine:
                     self._step = _TaskStep.RUNNING
             if mine:
-                self._perform()
+                self._call_and_store()
                 self._end()
         except BaseException as error:  # An interrupt outside the call; a second time, because it may have hit the end.
             if mine:
@@ -135,7 +135,7 @@ class Task(Future[T]):
             del self  # The traceback of an error refers to this frame.
         return mine
 
-    def _perform(self) -> None:
+    def _call_and_store(self) -> None:
         self._runner = threading.get_ident()
         try:
             assert self._call is not None
@@ -172,12 +172,12 @@ class Task(Future[T]):
             return True
         queue: SimpleQueue[None] = SimpleQueue()
         self._queues.append(queue)
-        until = None if timeout is None else monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + timeout
         while not self.done():
-            pause = _SIGNAL_CHECK if until is None else min(_SIGNAL_CHECK, until - monotonic())
+            pause = _SIGNAL_CHECK_SECONDS if deadline is None else min(_SIGNAL_CHECK_SECONDS, deadline - monotonic())
             with suppress(Empty):
                 queue.get(timeout=max(0.0, pause))
-            if until is not None and not self.done() and monotonic() >= until:
+            if deadline is not None and not self.done() and monotonic() >= deadline:
                 with suppress(ValueError):
                     self._queues.remove(queue)
                 return False
@@ -188,7 +188,7 @@ class Task(Future[T]):
     # The methods of a future ------------------------------------------------------------------------------------------
 
     def cancel(self) -> bool:
-        """Cancel the task if it has not begun; whether it is cancelled."""
+        """Cancel the task if it has not begun; return whether it is cancelled."""
         try:
             with self._lock:
                 if self._step is _TaskStep.WAITING:
@@ -284,7 +284,7 @@ class ThreadTimer:
         if times is None:
             times = SimpleQueue()
             try:
-                start(partial(_time, times, self._task), "txnstore-timer")
+                start(partial(_run_timer, times, self._task), "txnstore-timer")
             except RuntimeError as error:  # The system has no more threads; the next set tries again.
                 _LOG.warning("a timer cannot start: %s", error, extra={"error": str(error)})
                 return
@@ -312,7 +312,7 @@ class NoTimer:
         """Do nothing."""
 
 
-def _time(times: SimpleQueue[float | None], task: Callable[[], object]) -> None:
+def _run_timer(times: SimpleQueue[float | None], task: Callable[[], object]) -> None:
     seconds = times.get()
     while seconds is not None:
         try:
@@ -333,7 +333,7 @@ def in_thread(call: Callable[[], T], name: str = "txnstore-call") -> T:
 
 
 def load(name: str) -> None:
-    """Import a module in another thread, unless it is imported; does nothing if it is not installed.
+    """Import a module in another thread, unless it is imported; do nothing if it is not installed.
 
     An interrupt in the middle of an ``import`` leaves Python's import lock acquired: every later import waits forever.
     """
@@ -360,13 +360,13 @@ def _wait_for_imports() -> None:
     The child has the lock of the module and not the thread that holds it: its own import of the module would wait
     forever. The import lock is kept until the fork, so that no other thread begins an import meanwhile.
     """
-    until = monotonic() + _FORK_TIMEOUT
+    deadline = monotonic() + _FORK_TIMEOUT
     while True:
         _imp.acquire_lock()
-        if not _imports_elsewhere() or monotonic() >= until:
+        if not _imports_elsewhere() or monotonic() >= deadline:
             return
         _imp.release_lock()
-        sleep(_PAUSE)
+        sleep(_POLL_SECONDS)
 
 
 def _imports_elsewhere() -> bool:
@@ -397,7 +397,7 @@ class Workers(Executor):
     """
 
     def __init__(self, most: int, name: str = "txnstore") -> None:
-        self._most, self._name = most, name
+        self._max_threads, self._name = most, name
         #: The process that has the threads; in a forked child, tasks run in the calling thread.
         self._pid = os.getpid()
         #: Guards the choice between a thread and the calling thread: nothing is queued after a shutdown. No task runs
@@ -415,25 +415,26 @@ class Workers(Executor):
         _pools.add(self)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
-        """Run ``fn`` in a thread of the pool."""
+        """Run ``fn`` in a thread of the pool, or in this one if the pool is closed, forked or without threads."""
         task = Task(partial(fn, *args, **kwargs))
         with self._lock.own:
             # After a shutdown nothing is queued: no thread would take it.
-            if not self._closed and self._pid == os.getpid() and self._given(task):
+            if not self._closed and self._pid == os.getpid() and self._hand_over(task):
                 return task
         task.run()
+        # An interrupt is for the calling thread, whose caller would otherwise get it only with the result.
         error = task._error  # noqa: SLF001
         if error is not None and not isinstance(error, Exception):
             raise error
         return task
 
-    def _given(self, task: Task[Any]) -> bool:
-        """Give the task to a thread, to a new one if none is idle; False if there is no thread."""
+    def _hand_over(self, task: Task[Any]) -> bool:
+        """Hand a task over to a thread, a new one if none is idle; return False if there is no thread."""
         try:
             self._idle.pop()
         except IndexError:
-            if len(self._loops) < self._most:
-                loop = Task(partial(_work, self._tasks, self._idle, [task]))
+            if len(self._loops) < self._max_threads:
+                loop = Task(partial(_run_tasks, self._tasks, self._idle, [task]))
                 with suppress(RuntimeError):  # The system has no more threads.
                     start(loop.run, f"{self._name}-{len(self._loops)}")
                     self._loops.append(loop)
@@ -463,8 +464,8 @@ class Workers(Executor):
                     loop.wait()
 
 
-def _work(tasks: SimpleQueue[Task[Any] | None], idle: list[None], first: list[Task[Any]]) -> None:
-    """The loop of a thread, which begins with a task of its own.
+def _run_tasks(tasks: SimpleQueue[Task[Any] | None], idle: list[None], first: list[Task[Any]]) -> None:
+    """Run tasks in a thread of a pool, beginning with its first one.
 
     A thread that found the queue empty before its first task was queued would count as idle while it runs the task.
     Refers to no pool, so a pool without other references is collected.
@@ -487,7 +488,7 @@ def _work(tasks: SimpleQueue[Task[Any] | None], idle: list[None], first: list[Ta
 _pools: weakref.WeakSet[Workers] = weakref.WeakSet()
 
 
-def _finish() -> None:
+def _finish_pools() -> None:
     """Run the queued tasks before the interpreter exits, as Python does for the threads of its own pools."""
     for pool in tuple(_pools):
         pool.shutdown()
@@ -502,18 +503,18 @@ def wait_for_deliveries() -> None:
     meanwhile, CPython before 3.14 ends the thread by ``pthread_exit``, whose unwinding aborts the process in the frames
     of Rust: SIGABRT, SIGBUS or SIGSEGV instead of the exit status.
     """
-    until = monotonic() + _EXIT_TIMEOUT
-    while any(map(_hands_over, _foreign_threads())) and monotonic() < until:
-        sleep(_PAUSE)
+    deadline = monotonic() + _EXIT_TIMEOUT
+    while any(map(_delivers_answer, _foreign_threads())) and monotonic() < deadline:
+        sleep(_POLL_SECONDS)
 
 
 def _foreign_threads() -> list[FrameType]:
-    """What the threads execute that run Python code and that Python has not started."""
+    """Return the frames of threads that run Python code but were not started by Python."""
     ours = {thread.ident for thread in threading.enumerate()}
     return [frame for ident, frame in sys._current_frames().items() if ident not in ours]  # noqa: SLF001 - documented
 
 
-def _hands_over(frame: FrameType | None) -> bool:
+def _delivers_answer(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_name == "call_soon_threadsafe":
             return True
@@ -521,4 +522,4 @@ def _hands_over(frame: FrameType | None) -> bool:
     return False
 
 
-atexit.register(_finish)
+atexit.register(_finish_pools)

@@ -19,7 +19,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def check_time(name: str, value: object, *, round_up: bool = False) -> int:
-    """A point in time as milliseconds since the epoch.
+    """Return a point in time as milliseconds since the epoch.
 
     Args:
         name: The name of the argument, for the message.
@@ -49,7 +49,7 @@ def check_time(name: str, value: object, *, round_up: bool = False) -> int:
 
 
 def parse_time(text: str) -> datetime | None:
-    """The time that a text in ISO 8601 names, in UTC if it names no zone; None for other text."""
+    """Parse a text in ISO 8601, as UTC if it names no zone; None for other text."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -58,7 +58,7 @@ def parse_time(text: str) -> datetime | None:
 
 
 def without_zone(moment: datetime) -> str:
-    """The end of a sentence that refuses a time without a zone, and says what to write."""
+    """Return the end of a sentence that refuses a time without a zone, and says what to write."""
     plain = datetime(*moment.timetuple()[:6], moment.microsecond, fold=moment.fold)  # noqa: DTZ001 - as it was given
     shown = repr(plain).removeprefix("datetime.")
     return (
@@ -68,10 +68,10 @@ def without_zone(moment: datetime) -> str:
 
 
 def first_millisecond(moment: datetime) -> int:
-    """The first millisecond since the epoch that is not before a time with a zone."""
+    """Return the first millisecond since the epoch that is not before a time with a zone."""
     return -((_EPOCH - moment) // _MILLISECOND)
 
 
 def last_millisecond(moment: datetime) -> int:
-    """The last millisecond since the epoch that is not after a time with a zone."""
+    """Return the last millisecond since the epoch that is not after a time with a zone."""
     return (moment - _EPOCH) // _MILLISECOND

@@ -26,20 +26,20 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 def check_integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """The value as a plain ``int``, if it is an integer of any kind (those of numpy, too) from ``least`` to ``most``.
+    """Return the value as a plain ``int``, if it is an integer of any kind from ``least`` to ``most``.
 
     Raises:
         InvalidConfigError: It is no integer (a bool is none), or out of range.
     """
     number = as_integer(value)
     if number is None or (least is not None and number < least) or (most is not None and number > most):
-        msg = f"{name} must be an integer{_range(least, most)}, not {_shown(value)}"
+        msg = f"{name} must be an integer{_describe_range(least, most)}, not {_describe_value(value)}"
         raise InvalidConfigError(msg)
     return number
 
 
 def as_integer(value: object) -> int | None:
-    """The value as a plain ``int``, or None if it is no integer; a bool is none."""
+    """Return the value as a plain ``int``; None if it is no integer. A bool is none."""
     if isinstance(value, bool):
         return None
     try:
@@ -57,7 +57,7 @@ def check_number(
     most: float | None = None,
     unit: str = "",
 ) -> float:
-    """The value as a plain number, if it is one within its bounds.
+    """Return the value as a plain number, if it is one within its bounds.
 
     Args:
         name: The name of the argument, for the message.
@@ -77,27 +77,29 @@ def check_number(
         or (least is not None and not number >= least)
         or (most is not None and not number <= most)
     ):
-        wanted = f" above {above}{'' if most is None else f' and up to {most}'}"
+        bounds = _describe_range(least, most)
+        if above is not None:
+            bounds = f" above {above}{'' if most is None else f' and up to {most}'}"
         what = f"a number of {unit}" if unit else "a number"
-        msg = f"{name} must be {what}{_range(least, most) if above is None else wanted}, not {_shown(value)}"
+        msg = f"{name} must be {what}{bounds}, not {_describe_value(value)}"
         raise InvalidConfigError(msg)
     return number
 
 
-def _shown(value: object) -> str:
-    """A wrong value in a message. A mapping may be storage options in the wrong place, which contain secrets."""
+def _describe_value(value: object) -> str:
+    """Return a wrong value for a message. Of a mapping only the type: it may be storage options with secrets."""
     return f"a {type(value).__name__}" if isinstance(value, Mapping) else repr(value)
 
 
 def check_seconds(
     name: str, value: object, *, above: float | None = None, least: float | None = 0, most: float | None = None
 ) -> float:
-    """A duration in seconds; the bounds are those of :func:`check_number`."""
+    """Check a duration in seconds; the bounds are those of :func:`check_number`."""
     return check_number(name, value, above=above, least=least, most=most, unit="seconds")
 
 
 def check_milliseconds(name: str, seconds: object, *, least: float | None = 0) -> int:
-    """A finite duration in seconds, of at ``least`` a bound, as milliseconds, rounded up.
+    """Convert a finite duration in seconds, at least ``least``, to milliseconds, rounded up.
 
     Raises:
         InvalidConfigError: It is no finite number, or below the bound.
@@ -109,7 +111,7 @@ def check_milliseconds(name: str, seconds: object, *, least: float | None = 0) -
     return math.ceil(round(number * 1000, 6))  # 0.07 s are 70 ms, although 0.07 * 1000 is a little more.
 
 
-def _range(least: float | None, most: float | None) -> str:
+def _describe_range(least: float | None, most: float | None) -> str:
     if least is not None and most is not None:
         return f" from {least} to {most}"
     if least is not None:
@@ -121,7 +123,7 @@ def _range(least: float | None, most: float | None) -> str:
 
 
 def check_choice(name: str, value: object, choices: Iterable[S]) -> S:
-    """The choice that equals the value: a string, or the member of an enumeration of strings.
+    """Return the choice that equals the value: a string, or the member of an enumeration of strings.
 
     Raises:
         InvalidConfigError: There is none; the message lists all of them.
@@ -137,7 +139,7 @@ def check_choice(name: str, value: object, choices: Iterable[S]) -> S:
 
 
 def check_expression(pattern: str | None) -> re.Pattern[str] | None:
-    """A regular expression for strings; None for None.
+    """Compile a regular expression for strings; None for None.
 
     Raises:
         InvalidConfigError: It is not a regular expression for strings.
@@ -156,7 +158,7 @@ def check_expression(pattern: str | None) -> re.Pattern[str] | None:
 
 
 def check_topic_name(name: str) -> str:
-    """The name as a plain string, if Kafka accepts it for a topic, too; else :class:`InvalidTopicError` says why not.
+    """Return the name as a plain string, if Kafka accepts it for a topic, too.
 
     Kafka's rule (``Topic.validate``): 1 to 249 of ``a-z A-Z 0-9 . _ -``, but neither ``.`` nor ``..``. A topic is a
     folder below ``topics/``, so the rule also keeps every key inside the store.
@@ -189,7 +191,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def check_id(kind: str, value: str) -> str:
-    """The value as a plain string, if it can be a transactional id or a group; else :class:`InvalidConfigError`.
+    """Return the value as a plain string, if it can be a transactional id or a group.
 
     ``kind`` is the setting as the user knows it (``transactional.id``, ``group.id``). 1 to 249 printable characters
     of any script. Kafka refuses the empty string in every coordinator call (COORD-06); that ids are short and
@@ -209,7 +211,7 @@ def check_id(kind: str, value: str) -> str:
 
 
 def check_names(kind: str, names: object) -> list[Any]:
-    """Several names as a list; one string is refused, because it would be taken for the names of its letters."""
+    """Return several names as a list; refuse one string, which would be taken for the names of its letters."""
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise InvalidConfigError(f"{kind} must be a list of names, not {names!r}")
     return list(names)
@@ -228,14 +230,14 @@ def is_unicode(text: str) -> bool:
 
 
 def check_mapping(name: str, value: object) -> Mapping[Any, Any]:
-    """The value, if it is a mapping; else :class:`InvalidConfigError`."""
+    """Return the value if it is a mapping."""
     if not isinstance(value, Mapping):
         raise InvalidConfigError(f"{name} must be a mapping by TopicPartition, not {value!r}")
     return value
 
 
 def check_callable(name: str, value: object, *, optional: bool = False) -> None:
-    """Refuse what is not callable: it would fail when it is called, in the middle of something else.
+    """Refuse a value that is not callable: it would fail later, in the middle of something else.
 
     Args:
         name: The name of the argument, for the message.
@@ -250,14 +252,14 @@ def check_callable(name: str, value: object, *, optional: bool = False) -> None:
 
 
 def check_bool(name: str, value: object) -> bool:
-    """The value, if it is True or False; else :class:`InvalidConfigError`."""
+    """Return the value if it is True or False."""
     if not isinstance(value, bool):
         raise InvalidConfigError(f"{name} must be True or False, not {value!r}")
     return value
 
 
 def check_query(value: object) -> str:
-    """The text of a query, if it is a string and not empty; else :class:`InvalidConfigError`."""
+    """Return the text of a query, if it is a string and not empty."""
     if not isinstance(value, str):
         raise InvalidConfigError(f"a query must be a string of SQL, not {value!r}")
     if not value.strip():
@@ -281,7 +283,7 @@ def check_writable(read_only: bool, url: str, consequence: str) -> None:
 
 
 def check_pair(value: object) -> tuple[str, int]:
-    """A partition, given as a pair of topic and number.
+    """Return the partition of a pair of topic and number.
 
     Raises:
         InvalidConfigError: It is no pair, or the number is no integer.
@@ -295,7 +297,7 @@ def check_pair(value: object) -> tuple[str, int]:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """A question for an error message about an unknown name, ``"; did you mean 'orders'?"``; empty if none is close."""
+    """Return ``"; did you mean 'orders'?"`` for an unknown name; empty if none is close."""
     import difflib
 
     close = difflib.get_close_matches(str(name), names, n=1)

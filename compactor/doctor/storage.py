@@ -14,7 +14,7 @@ from txnstore.compactor.repair.identity import recover_command
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, StorageError, UnsafeStorageError, UnsupportedFormatError
 from txnstore.phrases import duration
-from txnstore.storage.base import layers
+from txnstore.storage.base import iterate_layers
 from txnstore.storage.bucket import BucketSettings, bucket_settings
 from txnstore.storage.local import LocalStore
 from txnstore.storage.probe import PROBE_FOLDER
@@ -117,7 +117,7 @@ def _clock_finding(connection: Connection) -> Finding:
 
 def _space_findings(connection: Connection) -> Iterator[Finding]:
     """Report how full the file system of a local store is; nothing about other storage."""
-    folder = next((layer for layer in layers(connection.objects) if isinstance(layer, LocalStore)), None)
+    folder = next((layer for layer in iterate_layers(connection.objects) if isinstance(layer, LocalStore)), None)
     if folder is None:
         return
     try:

@@ -83,7 +83,7 @@ READERS = (
     ),
     Mutant(
         "a column with the path of a part of a nested one gives it statistics",
-        parquet._encodings,
+        parquet._encoding_options,
         'if pt.is_nested($field.type) or ($nested and "." in $name):',
         "if pt.is_nested($field.type):",
         test=_WRITTEN,

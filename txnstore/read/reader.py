@@ -34,7 +34,7 @@ from txnstore.read.ranged import (
     missing,
 )
 from txnstore.read.rows import Columns, NewerSchemaError, Run, each_number, evaluate, unreadable
-from txnstore.segment.codec import least_row_groups, verify_checksum
+from txnstore.segment.codec import min_row_groups, verify_checksum
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import OFFSET_FIELD
 from txnstore.storage.base import ObjectStore
@@ -50,9 +50,9 @@ def fetched_bytes(part: Slice, columns: Columns) -> int:
     if choice(part, columns) is not Fetch.RANGES:
         return segment.size
     footer = segment.footer_size or 0
-    if not columns.needs(part) or least_row_groups(part.most_records, part.most_bytes) > 1:
+    if not columns.needs(part) or min_row_groups(part.most_records, part.most_bytes) > 1:
         return footer
-    return footer + segment.size // least_row_groups(segment.rows, segment.size)
+    return footer + segment.size // min_row_groups(segment.rows, segment.size)
 
 
 class PieceRows(NamedTuple):
@@ -89,7 +89,7 @@ def share_count(part: Slice, target: int, overhead: int = 0) -> int:
     if segment.footer_size is None and segment.size > WHOLE_BYTES:
         return 1  # Each task would have to read it whole.
     size = part.most_bytes
-    return max(1, min(least_row_groups(part.most_records, size), -(-(size + overhead) // target)))
+    return max(1, min(min_row_groups(part.most_records, size), -(-(size + overhead) // target)))
 
 
 class OpenSlice:

@@ -43,7 +43,7 @@ class BlockSums:
                 self._current = self._filled = 0
 
     def to_text(self) -> str:
-        """The checksums of all bytes so far, as the footer stores them."""
+        """Return the checksums of all bytes so far, as the footer stores them."""
         sums = array("I", self._sums)
         if self._filled:
             sums.append(self._current)
@@ -87,11 +87,11 @@ class Blocks:
         return cls(size, limit, sums)
 
     def around(self, start: int, end: int) -> tuple[int, int]:
-        """The bytes of the blocks that hold the bytes ``[start, end)``."""
+        """Return the bounds of the blocks that hold the bytes ``[start, end)``."""
         return start // self.size * self.size, min(self.limit, -(-end // self.size) * self.size)
 
     def damaged(self, start: int, data: bytes | memoryview) -> tuple[int, int] | None:
-        """The range of the first block whose bytes do not have its checksum; None if all have.
+        """Return the range of the first block whose bytes do not have its checksum; None if all have.
 
         Args:
             start: The place of ``data``, which begins and ends with a block.

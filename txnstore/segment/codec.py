@@ -67,7 +67,7 @@ class EncodedSegment:
         return len(self.data)
 
     def segment(self, key: str, explicit_offsets: bool = False) -> Segment:
-        """The chain's reference to this segment, stored under ``key``."""
+        """Describe this segment for the chain, stored under ``key``."""
         footer = self.footer_size, self.footer_sha256
         return Segment(key, self.format, self.size, self.sha256, self.rows, explicit_offsets, *footer)
 
@@ -81,8 +81,8 @@ def check_format(fmt: str, compression: str) -> None:
         raise InvalidConfigError(f"compression.type {compression!r} does not go with {fmt}; {fmt} supports {names}")
 
 
-def least_row_groups(rows: int, size: int) -> int:
-    """How many row groups hold this number of rows, which take ``size`` bytes, at least."""
+def min_row_groups(rows: int, size: int) -> int:
+    """Return the least number of row groups for this number of rows, which take ``size`` bytes."""
     return max(1, -(-rows // ROW_GROUP_ROWS), -(-size // ROW_GROUP_BYTES))
 
 
@@ -93,7 +93,7 @@ def encode_stream(table: pa.Table) -> EncodedSegment:
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        for batch in _compact(table).to_batches():
+        for batch in _compact_rows(table).to_batches():
             writer.write_batch(batch)
     data = sink.getvalue().to_pybytes()
     return EncodedSegment(data, "arrow_stream", table.num_rows, hashlib.sha256(data).hexdigest())
@@ -193,7 +193,7 @@ def decode_pieces(
 
 
 def _pieces_of_range(piece_rows: Sequence[int], first: int, limit: int) -> Iterator[tuple[int, int, int]]:
-    """The pieces that have rows of ``[first, limit)``: the number of each, and which of its rows these are."""
+    """Return the pieces that have rows of ``[first, limit)``: the number of each, and its rows."""
     piece_first = 0
     for number, count in enumerate(piece_rows):
         piece_limit = piece_first + count
@@ -315,7 +315,7 @@ class SegmentWriter:
         self.close()
 
     def _group_rows(self) -> int:
-        """The number of rows of the next row group."""
+        """Return the number of rows of the next row group."""
         if self._pending_bytes <= self._row_group_bytes:
             return self._row_group_rows
         return max(1, min(self._row_group_rows, self._row_group_bytes * self._pending_rows // self._pending_bytes))
@@ -347,7 +347,7 @@ class SegmentWriter:
     def _write_batches(self, table: pa.Table, rows: int) -> None:
         """Write the rows as record batches; at least one, so that a segment without rows has its columns."""
         for start in range(0, max(1, table.num_rows), rows):
-            group = _compact(table.slice(start, rows))
+            group = _compact_rows(table.slice(start, rows))
             for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
                 self._writer.write_batch(batch)
 
@@ -360,7 +360,7 @@ class SegmentWriter:
         return parquet_writer(self._sink, self._schema, first, codec, small=small, for_table=self._for_table)
 
 
-def _compact(table: pa.Table) -> pa.Table:
+def _compact_rows(table: pa.Table) -> pa.Table:
     """Copy the rows into one chunk per column, without the values outside the slice of a nested column.
 
     Arrow IPC truncates plain columns to their slice, but writes the children of nested ones completely.

@@ -38,7 +38,7 @@ def normalize(data: object, schema: pa.Schema | None) -> pa.Table:
 
 
 def parts_of(data: object) -> Iterator[object]:
-    """The data in parts that :func:`normalize` takes, so that a stream that is larger than memory can be appended.
+    """Split the data into parts that :func:`normalize` takes, so that a stream may be larger than memory.
 
     The parts of a stream are an empty table, by which its columns can be checked before a batch is read, and its
     batches. Other data is one part.
@@ -54,16 +54,16 @@ def parts_of(data: object) -> Iterator[object]:
 
 
 def _normalized(data: object, target: pa.Schema) -> pa.Table:
-    """A part of the data as a table of the stored schema."""
+    """Convert a part of the data to a table of the stored schema."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
-        return _fit(_from_rows(data, target), target)
+        return _fit_schema(_from_rows(data, target), target)
     if _is_pandas(data):
-        return _fit(_from_pandas(data, target), target)
+        return _fit_schema(_from_pandas(data, target), target)
     if isinstance(data, pa.Table):
-        return _fit(data, target)
+        return _fit_schema(data, target)
     if isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_array__"):
         load("pandas")  # pa.table imports it, if it is installed.
-        return _fit(pa.table(data), target)
+        return _fit_schema(pa.table(data), target)
     raise SchemaMismatchError(
         f"cannot read rows from {type(data).__name__}; pass a pyarrow Table, RecordBatch or RecordBatchReader, an "
         "object with __arrow_c_stream__, a pandas DataFrame or a list of dicts",
@@ -71,7 +71,7 @@ def _normalized(data: object, target: pa.Schema) -> pa.Table:
 
 
 def copied(table: pa.Table) -> pa.Table:
-    """A copy of the rows in memory of its own.
+    """Copy the rows to memory of their own.
 
     Arrow shares memory with pandas, numpy and other libraries, whose owner may change it while the rows wait for their
     upload; whether memory is immutable cannot be seen.
@@ -102,22 +102,22 @@ def conform(table: pa.Table, schema: pa.Schema | None, columns: Sequence[str] | 
             return table.select([])  # Keeps the number of rows.
     if table.schema.equals(target):
         return table
-    return pa.Table.from_arrays([_column(table, field) for field in target], schema=target)
+    return pa.Table.from_arrays([_stored_column(table, field) for field in target], schema=target)
 
 
-def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _fit_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Convert the table to the stored schema, and check the not-null columns and the keys of maps."""
     target = stored_schema(schema)
     if table.schema.equals(target, check_metadata=True):
-        raise_all(schema, lambda field: _check_values(table[field.name], field))
+        collect_errors(schema, lambda field: _check_values(table[field.name], field))
         return table
     _check_columns(table.column_names, schema)
-    columns = raise_all(target, lambda field: _filled(table, field, schema.field(field.name)))
+    columns = collect_errors(target, lambda field: _fill_column(table, field, schema.field(field.name)))
     return pa.Table.from_arrays(columns, schema=target)
 
 
-def raise_all(fields: Iterable[pa.Field], work: Callable[[pa.Field], T]) -> list[T]:
-    """The results of work on each column; what is wrong with several columns is one error, which names them all.
+def collect_errors(fields: Iterable[pa.Field], work: Callable[[pa.Field], T]) -> list[T]:
+    """Return the results of work on each column; raise one error that names all wrong columns.
 
     Raises:
         SchemaMismatchError: The work raised it for at least one column.
@@ -136,22 +136,22 @@ def raise_all(fields: Iterable[pa.Field], work: Callable[[pa.Field], T]) -> list
 
 
 def _check_values(column: Any, field: pa.Field) -> None:
-    """Refuse what no reader could show: a null where the topic declares none, and a map with equal keys."""
+    """Refuse values that no reader could show: a null where none is declared, and a map with equal keys."""
     if not field.nullable and column.null_count:
         raise SchemaMismatchError(f"column {field.name!r} contains a null, but the topic declares it not null")
     check_maps(column, field.name)
 
 
-def _filled(table: pa.Table, field: pa.Field, declared: pa.Field) -> Any:
-    """The column in the stored type of a field, with values where the topic declares it not null."""
+def _fill_column(table: pa.Table, field: pa.Field, declared: pa.Field) -> Any:
+    """Return the column in the stored type of a field, with values where the topic declares it not null."""
     if not declared.nullable and field.name not in table.column_names:
         raise SchemaMismatchError(f"column {field.name!r} is missing, but the topic declares it not null")
-    column = _column(table, field)
+    column = _stored_column(table, field)
     _check_values(column, declared)
     return column
 
 
-def _column(table: pa.Table, field: pa.Field) -> Any:
+def _stored_column(table: pa.Table, field: pa.Field) -> Any:
     index = table.schema.get_field_index(field.name)
     if index < 0:
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
@@ -182,7 +182,9 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     if not names:
         # All dicts are empty: one column of nulls keeps the number of rows.
         names[schema.names[0]] = None
-    arrays = raise_all(map(schema.field, names), lambda field: array_of([row.get(field.name) for row in rows], field))
+    arrays = collect_errors(
+        map(schema.field, names), lambda field: array_of([row.get(field.name) for row in rows], field)
+    )
     return pa.table(dict(zip(names, arrays, strict=True)))
 
 
@@ -200,7 +202,7 @@ def _from_pandas(frame: Any, schema: pa.Schema) -> pa.Table:
         level = field.name in levels
         return array_of(frame.index.get_level_values(field.name) if level else frame[field.name], field)
 
-    arrays = raise_all(map(schema.field, [*levels, *names]), convert)
+    arrays = collect_errors(map(schema.field, [*levels, *names]), convert)
     return pa.table(dict(zip([*levels, *names], arrays, strict=True)))
 
 

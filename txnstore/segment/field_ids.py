@@ -31,7 +31,7 @@ _KEY = b"PARQUET:field_id"
 
 
 def field_id(path: Sequence[str]) -> int:
-    """The id of a field.
+    """Return the id of a field.
 
     Args:
         path: The names that lead to it, from the column on; ``element``, ``key`` and ``value`` in lists and maps.
@@ -44,7 +44,7 @@ def field_id(path: Sequence[str]) -> int:
 
 @lru_cache(maxsize=256)
 def with_field_ids(schema: pa.Schema) -> pa.Schema:
-    """A schema whose Parquet files have the id of each field, at all levels."""
+    """Return a schema whose Parquet files have the id of each field, at all levels."""
     return pa.schema([_with_id((), field.name, field) for field in schema])
 
 

@@ -1,4 +1,4 @@
-"""How segments are written as Parquet files: the encoding and the compression of each column.
+"""The Parquet form of segments: the encoding and the compression of each column.
 
 The settings follow measurements: zstd at level 1; integers and times delta-encoded (an ``_offset`` column takes almost
 no space); a dictionary only if values of a sample repeat; and no compression of the few bytes that most columns of a
@@ -50,16 +50,16 @@ def parquet_writer(
     """
     compression: Any = codec or "none"
     level: Any = ZSTD_LEVEL if codec == "zstd" else None
-    compressed = _worth_compressing(first) if small and codec is not None else None
+    compressed = _columns_to_compress(first) if small and codec is not None else None
     if compressed is not None:
         compression, level = dict.fromkeys(compressed, codec), level and dict.fromkeys(compressed, level)
-    encodings = _encodings(first, without_milliseconds=for_table)
+    encodings = _encoding_options(first, without_milliseconds=for_table)
     schema = with_field_ids(schema) if for_table else schema
     return pq.ParquetWriter(sink, schema, compression=compression, compression_level=level, **encodings)
 
 
-def _worth_compressing(table: pa.Table) -> list[str] | None:
-    """The columns of a small file to compress, by name; None: all."""
+def _columns_to_compress(table: pa.Table) -> list[str] | None:
+    """Return the columns of a small file to compress, by name; None: all."""
     sizes = [column.nbytes for column in table.columns]
     large = [field for field, size in zip(table.schema, sizes, strict=True) if size >= _COMPRESS_FROM]
     if any(pt.is_nested(field.type) for field in large):  # Parquet has other names for its parts.
@@ -69,8 +69,8 @@ def _worth_compressing(table: pa.Table) -> list[str] | None:
     return [field.name for field in large]
 
 
-def _encodings(table: pa.Table, *, without_milliseconds: bool) -> dict[str, Any]:
-    """The encoding options of each column, by its type and a sample of its values.
+def _encoding_options(table: pa.Table, *, without_milliseconds: bool) -> dict[str, Any]:
+    """Return the encoding options of each column, by its type and a sample of its values.
 
     ``without_milliseconds``: times in milliseconds get no statistics.
     """
@@ -82,7 +82,9 @@ def _encodings(table: pa.Table, *, without_milliseconds: bool) -> dict[str, Any]
             continue  # The name may be the path of a part of a nested column, of another type.
         if pt.is_integer(field.type) or pt.is_timestamp(field.type) or pt.is_date32(field.type):
             deltas[name] = "DELTA_BINARY_PACKED"
-        repeats = _is_variable(field.type) and column.nbytes <= _SHORT * max(1, len(column)) and _repeats(column)
+        repeats = (
+            _is_variable(field.type) and column.nbytes <= _SHORT * max(1, len(column)) and _has_repetitions(column)
+        )
         if repeats:
             dictionaries.append(name)
         if _has_statistics(field.type, repeats) and not (without_milliseconds and _is_milliseconds(field.type)):
@@ -119,7 +121,7 @@ def _is_variable(data_type: pa.DataType) -> bool:
     )
 
 
-def _repeats(column: Any) -> bool:
+def _has_repetitions(column: Any) -> bool:
     """Whether at most half of the values of a sample, spread over the column, are distinct."""
     if len(column) < _DICTIONARY_ROWS:
         return False

@@ -46,7 +46,7 @@ def is_key_type(data_type: pa.DataType) -> bool:
 
 
 def key_bytes(array: Any, column: str = "key") -> Any:
-    """The keys as Kafka's serializers encode them: strings as UTF-8, numbers big-endian, binary unchanged.
+    """Encode keys as Kafka's serializers: strings as UTF-8, numbers big-endian, binary unchanged.
 
     Every NaN is one key, the canonical one, as ``Double.doubleToLongBits`` of ``DoubleSerializer`` makes it; that of
     0.0 / 0.0 has other bits. ``FloatSerializer`` keeps the bits of a float. -0.0 and 0.0 are two keys, as in Kafka:
@@ -87,7 +87,7 @@ def key_bytes(array: Any, column: str = "key") -> Any:
 
 
 def partition_array(keys: Any, partitions: int) -> _Int32:
-    """The partition of each key as Kafka's Java client chooses it; -1 where the key is null.
+    """Return the partition of each key as Kafka's Java client chooses it; -1 where the key is null.
 
     Args:
         keys: A (chunked) array of any type that :func:`key_bytes` supports.
@@ -104,7 +104,7 @@ def partition_array(keys: Any, partitions: int) -> _Int32:
 
 
 def murmur2_array(keys: Any) -> _Int32:
-    """The signed 32-bit murmur2 of each key; a null counts as the empty key. ``keys`` as in :func:`partition_array`."""
+    """Return the signed 32-bit murmur2 of each key; a null counts as the empty key. See :func:`partition_array`."""
     hashes = [_murmur2_chunk(chunk) for chunk in _chunks(key_bytes(keys))]
     return np.concatenate(hashes).view(np.int32) if hashes else np.empty(0, np.int32)
 
@@ -132,7 +132,7 @@ def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]]
     if low == high:
         return [(low, table)]
     pieces: dict[int, list[pa.Table]] = {}
-    for start, part in _slices(table):
+    for start, part in _iterate_slices(table):
         numbers = partitions[start : start + part.num_rows].astype(np.min_scalar_type(n - 1))
         order = np.argsort(numbers, kind="stable")  # numpy uses a radix sort for 8-bit and 16-bit numbers.
         counts = np.bincount(numbers, minlength=n)
@@ -144,7 +144,7 @@ def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]]
     return [(number, pa.concat_tables(pieces[number])) for number in sorted(pieces)]
 
 
-def _slices(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def _iterate_slices(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Yield slices of about ``_SPLIT_BYTES`` each, with the number of their first row."""
     rows = max(1, int(table.num_rows * _SPLIT_BYTES / max(1, table.nbytes)))
     for start in range(0, table.num_rows, rows):
@@ -171,7 +171,7 @@ def _chunks(array: Any) -> list[Any]:
 
 
 def _big_endian(array: Any, number: str) -> Any:
-    """A binary array of the numbers' bytes, most significant first."""
+    """Return a binary array of the numbers' bytes, most significant first."""
     width = np.dtype(number).itemsize
     values = np.frombuffer(array.buffers()[1], np.dtype(number).newbyteorder("="))
     values = values[array.offset : array.offset + len(array)]
@@ -184,7 +184,7 @@ def _big_endian(array: Any, number: str) -> Any:
 
 
 def _murmur2_chunk(array: Any) -> _Words:
-    """The hashes of one binary or large_binary array."""
+    """Return the hashes of one binary or large_binary array."""
     _, offset_buffer, data_buffer = array.buffers()
     count = len(array)
     if count == 0:
@@ -218,21 +218,21 @@ def _hash_block(data: _Bytes, starts: _Int64, lengths: _Int64, out: _Words) -> N
 
 
 def _hash_uniform(data: _Bytes, length: int, out: _Words) -> None:
-    """The hashes of contiguous keys of equal length."""
+    """Fill ``out`` with the hashes of contiguous keys of equal length."""
     out[:] = np.uint32(SEED ^ (length & 0xFFFFFFFF))
     scratch = np.empty_like(out)
     for at in range(0, length & ~3, 4):
-        _mix(out, _column(data, at, length, "<u4", len(out)), scratch)
+        _mix(out, _strided_column(data, at, length, "<u4", len(out)), scratch)
     if length & 3:
         for byte in range(length & 3):
-            tail = _column(data, (length & ~3) + byte, length, "u1", len(out)).astype(np.uint32)
+            tail = _strided_column(data, (length & ~3) + byte, length, "u1", len(out)).astype(np.uint32)
             out ^= tail << np.uint32(8 * byte)
         out *= _MULTIPLIER
-    _finish(out)
+    _finish_hash(out)
 
 
 def _hash_sorted(data: _Bytes, starts: _Int64, lengths: _Int64) -> _Words:
-    """The hashes of keys in ascending order of length, so that each word exists in a suffix of the keys."""
+    """Return the hashes of keys in ascending order of length, so that each word is in a suffix of the keys."""
     h = np.uint32(SEED) ^ lengths.astype(np.uint32)
     words = lengths >> 2
     scratch = np.empty_like(h)
@@ -246,12 +246,12 @@ def _hash_sorted(data: _Bytes, starts: _Int64, lengths: _Int64) -> _Words:
         rows = np.flatnonzero(tails > byte)
         h[rows] ^= data[starts[rows] + (words[rows] << 2) + byte].astype(np.uint32) << np.uint32(8 * byte)
     h[tails > 0] *= _MULTIPLIER
-    _finish(h)
+    _finish_hash(h)
     return h
 
 
-def _column(data: _Bytes, at: int, stride: int, dtype: str, count: int) -> npt.NDArray[Any]:
-    """A contiguous copy of the values at byte ``at`` of each of ``count`` records of ``stride`` bytes."""
+def _strided_column(data: _Bytes, at: int, stride: int, dtype: str, count: int) -> npt.NDArray[Any]:
+    """Return a contiguous copy of the values at byte ``at`` of each of ``count`` records of ``stride`` bytes."""
     return np.ndarray((count,), dtype, data, offset=at, strides=(stride,)).copy()
 
 
@@ -265,7 +265,7 @@ def _mix(h: _Words, k: _Words, scratch: _Words) -> None:
     np.bitwise_xor(h, k, out=h)
 
 
-def _finish(h: _Words) -> None:
+def _finish_hash(h: _Words) -> None:
     h ^= h >> np.uint32(13)
     h *= _MULTIPLIER
     h ^= h >> np.uint32(15)

@@ -30,7 +30,7 @@ class SegmentFile(Protocol):
         ...
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
-        """The smallest and the largest ``_offset`` of a piece; None if only decoding could find them."""
+        """Return the smallest and the largest ``_offset`` of a piece; None if only decoding could find them."""
         ...
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
@@ -75,7 +75,7 @@ class ParquetSegment:
         self._opened = [file]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
-        """The smallest and the largest ``_offset`` of a row group, by its statistics."""
+        """Return the smallest and the largest ``_offset`` of a row group, by its statistics."""
         return self.footer.offset_range(piece)
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
@@ -108,7 +108,7 @@ class ParquetFooter:
         self.rows = [self._metadata.row_group(number).num_rows for number in range(self._metadata.num_row_groups)]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
-        """The smallest and the largest ``_offset`` of a row group, by its statistics."""
+        """Return the smallest and the largest ``_offset`` of a row group, by its statistics."""
         group = self._metadata.row_group(piece)
         for number in range(group.num_columns):
             column = group.column(number)
@@ -120,7 +120,7 @@ class ParquetFooter:
         return None
 
     def byte_ranges(self, piece: int, columns: Sequence[str]) -> list[tuple[int, int]]:
-        """The first byte, and the byte after the last one, of each of these columns in a row group, in file order."""
+        """Return the first byte and the end of each of these columns in a row group, in file order."""
         group = self._metadata.row_group(piece)
         ranges = []
         for number in range(group.num_columns):
@@ -132,7 +132,7 @@ class ParquetFooter:
         return sorted(ranges)
 
     def open(self, source: Any) -> pq.ParquetFile:
-        """Open a file with the bytes that will be read; cheap, because the footer is parsed already."""
+        """Open a file with the bytes that will be read; cheap, because the footer is already parsed."""
         return pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
 
     def read(self, file: pq.ParquetFile, piece: int, columns: Sequence[str]) -> pa.Table:
@@ -155,11 +155,11 @@ class DecodedSegment:
         self.rows = [table.num_rows]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
-        """None: the rows tell it."""
+        """Return None: the rows have their offsets."""
         return None
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        """These columns; ignores names that the segment does not have."""
+        """Return these columns; ignores names that the segment does not have."""
         if columns == self.columns:
             return self.table
         return self.table.select([name for name in columns if name in self.columns])

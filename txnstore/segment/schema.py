@@ -1,4 +1,4 @@
-"""The columns of a topic: those stored in segments, those that reads add, and the timestamp of each row."""
+"""The columns of a topic: those in segments, those that reads add, and the timestamp of each row."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_reserved(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def stored_schema(schema: pa.Schema | None) -> pa.Schema:
-    """The schema of a topic's segments: every column nullable, no metadata.
+    """Return the schema of a topic's segments: every column nullable, no metadata.
 
     Not-null columns are checked when rows are written. So all segments have the same nullability, whichever engine
     wrote them.
@@ -98,7 +98,7 @@ def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
 
 
 def timestamps_of(table: pa.Table, column: str | None, default_ms: int | np.ndarray) -> Any:
-    """The ``_timestamp`` of each row: a (chunked) array of ``timestamp[ms, UTC]`` without nulls.
+    """Return the ``_timestamp`` of each row: a (chunked) array of ``timestamp[ms, UTC]`` without nulls.
 
     Args:
         table: The rows. A stored ``_timestamp`` column (compacted segments) takes precedence over ``column``.
@@ -111,15 +111,15 @@ def timestamps_of(table: pa.Table, column: str | None, default_ms: int | np.ndar
     elif column is not None and column in table.column_names:
         moments = as_milliseconds(table[column], column)
     else:
-        default = _times(default_ms)
+        default = _default_times(default_ms)
         return default if isinstance(default, pa.Array) else pa.repeat(default, table.num_rows)
-    return pc.fill_null(moments, _times(default_ms)) if moments.null_count else moments
+    return pc.fill_null(moments, _default_times(default_ms)) if moments.null_count else moments
 
 
 def timestamp_ranges(
     table: pa.Table, column: str | None, default_ms: int, parts: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The minimum and maximum of :func:`timestamps_of` in milliseconds, for each part of a table.
+    """Return the minimum and maximum of :func:`timestamps_of` in milliseconds, for each part of a table.
 
     Args:
         table: The rows.
@@ -147,20 +147,20 @@ def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:
     if not table[column].null_count:
         return table
     field = table.schema.field(index)
-    now = _time(now_ms, pa.timestamp("ms")).cast(pa.int64() if field.type == pa.int64() else field.type)
+    now = _as_scalar(now_ms, pa.timestamp("ms")).cast(pa.int64() if field.type == pa.int64() else field.type)
     return table.set_column(index, field, pc.fill_null(table[column], now))
 
 
-def _time(moment_ms: int, data_type: pa.DataType) -> pa.Scalar:
+def _as_scalar(moment_ms: int, data_type: pa.DataType) -> pa.Scalar:
     load("pandas")  # pa.scalar imports it for a time, if it is installed.
     return pa.scalar(moment_ms, data_type)
 
 
-def _times(default_ms: int | np.ndarray) -> pa.Scalar | pa.Array:
-    """A time for all rows, or one for each."""
+def _default_times(default_ms: int | np.ndarray) -> pa.Scalar | pa.Array:
+    """Return a time for all rows, or one for each."""
     if isinstance(default_ms, np.ndarray):
         return pa.array(default_ms, pa.int64()).cast(TIMESTAMP)
-    return _time(default_ms, TIMESTAMP)
+    return _as_scalar(default_ms, TIMESTAMP)
 
 
 def is_timestamp_type(data_type: pa.DataType) -> bool:
@@ -169,7 +169,7 @@ def is_timestamp_type(data_type: pa.DataType) -> bool:
 
 
 def as_milliseconds(values: Any, column: str) -> Any:
-    """Convert event times to ``timestamp[ms, UTC]``: rounds finer units down, and takes a missing zone as UTC."""
+    """Convert event times to ``timestamp[ms, UTC]``: round finer units down, and take a missing zone as UTC."""
     data_type = values.type
     if data_type == TIMESTAMP:
         return values
@@ -204,15 +204,15 @@ def schema_from_text(text: str) -> pa.Schema:
     except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:
         msg = f"cannot read the schema of a topic in the chain: {error}"
         raise CorruptionError(msg) from error
-    problem = _problem_of(schema)
+    problem = _schema_problem(schema)
     if problem is not None:
         msg = f"cannot read the schema of a topic in the chain: {problem}"
         raise CorruptionError(msg)
     return schema
 
 
-def _problem_of(schema: pa.Schema) -> str | None:
-    """Why no topic can have this schema, of what would make reads of its columns ambiguous or impossible."""
+def _schema_problem(schema: pa.Schema) -> str | None:
+    """Describe why no topic can have this schema: its columns would be ambiguous or impossible to read."""
     if not len(schema):
         return "it has no columns"
     names = set[str]()

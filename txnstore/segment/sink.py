@@ -51,7 +51,7 @@ class SegmentSink(io.RawIOBase):
         if self._file is None:
             self._held.write(view)
         else:
-            with _on_disk():
+            with _report_full_disk():
                 self._file.write(view)
         self.blocks.update(view)
         self.sha256.update(view)
@@ -59,7 +59,7 @@ class SegmentSink(io.RawIOBase):
         return len(view)
 
     def _move_to_file(self) -> None:
-        with _on_disk():
+        with _report_full_disk():
             self._file = tempfile.TemporaryFile(prefix="txnstore-segment-")  # noqa: SIM115 - closed with the sink
             self._file.write(self._held.getbuffer())
         self._held = io.BytesIO()
@@ -68,10 +68,10 @@ class SegmentSink(io.RawIOBase):
         return self._size
 
     def content(self) -> bytes | mmap.mmap:
-        """All bytes; if they are in a file, mapped into memory, which stays valid after the sink is closed."""
+        """Return all bytes; if they are in a file, mapped into memory, valid after the sink is closed."""
         if self._file is None:
             return self._held.getvalue()  # Not a copy, as a read would be.
-        with _on_disk():
+        with _report_full_disk():
             self._file.flush()
             return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -84,8 +84,8 @@ class SegmentSink(io.RawIOBase):
 
 
 @contextmanager
-def _on_disk() -> Iterator[None]:
-    """Say where there is no space."""
+def _report_full_disk() -> Iterator[None]:
+    """Name the folder in the error if there is no space."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A sum of records that compactions conserve: it does not depend on files, chunks, or the order of rows and columns.
+"""A sum of records that compactions conserve, independent of files, chunks, and the order of rows and columns.
 
 Each record has a hash of 64 bits; the sum of records is that of their hashes modulo 2^64, with their number and the
 size of their values. ``docs/format.md`` defines it, so that other programs, and later releases, get the same sums.
@@ -34,13 +34,13 @@ Sizes = npt.NDArray[np.int64]
 
 
 def sums_of(table: pa.Table) -> Sums:
-    """The sums of the rows of a table with ``_offset``, ``_timestamp`` and the columns of the topic."""
+    """Return the sums of the rows of a table with ``_offset``, ``_timestamp`` and the columns of the topic."""
     hashes, sizes = row_hashes(table)
     return total(hashes, sizes)
 
 
 class RunningSums:
-    """The sums of tables that come one by one: small ones are hashed together, beside what the caller does meanwhile.
+    """The sums of tables that come one by one; small tables are hashed together, in the background.
 
     Args:
         pool: Hashes.
@@ -58,34 +58,34 @@ class RunningSums:
         self._waiting.append(table)
         self._rows += table.num_rows
         if self._rows >= _ROWS:
-            self._hash()
+            self._start_hashing()
 
     def total(self) -> Sums:
-        """The sums of all rows so far."""
+        """Return the sums of all rows so far."""
         if self._rows:
-            self._hash()
-        self._collect()
+            self._start_hashing()
+        self._add_result()
         return self._sums
 
-    def _hash(self) -> None:
-        """Hash what waits; one task at a time, so that few tables are in memory."""
-        self._collect()
+    def _start_hashing(self) -> None:
+        """Start to hash the waiting rows; one task at a time, so that few tables are in memory."""
+        self._add_result()
         self._hashing = self._pool.submit(sums_of, pa.concat_tables(self._waiting))
         self._waiting, self._rows = [], 0
 
-    def _collect(self) -> None:
+    def _add_result(self) -> None:
         if self._hashing is not None:
             self._sums += self._hashing.result()
             self._hashing = None
 
 
 def total(hashes: Words, sizes: Sizes) -> Sums:
-    """The sums of rows from their hashes and sizes."""
+    """Return the sums of rows from their hashes and sizes."""
     return Sums(len(hashes), int(sizes.sum()), f"{int(hashes.sum(dtype=np.uint64)) % MODULUS:016x}")
 
 
 def row_hashes(table: pa.Table) -> tuple[Words, Sizes]:
-    """The hash of each row of a table, and the size of its values in bytes."""
+    """Return the hash of each row of a table, and the size of its values in bytes."""
     names = [
         name
         for name in table.column_names
@@ -99,57 +99,57 @@ def row_hashes(table: pa.Table) -> tuple[Words, Sizes]:
             column_hashes, size = _hashes(column, np.broadcast_to(_seed(name), len(column)))
             hashes[rows] += column_hashes
             sizes[rows] += size
-        hashes[rows] = _mixed(hashes[rows])
+        hashes[rows] = _mix_words(hashes[rows])
     return hashes, sizes
 
 
 def _hashes(array: Any, seeds: Words) -> tuple[Words, Sizes]:
-    """The hash of each value with its seed, and its size; both are 0 for null."""
+    """Return the hash of each value with its seed, and its size; both are 0 for null."""
     if array.null_count == len(array):
         return np.zeros(len(array), np.uint64), np.zeros(len(array), np.int64)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else np.ones(len(array), bool)
     if pt.is_list(array.type) or pt.is_map(array.type):
-        hashes, sizes = _of_lists(array, seeds)
+        hashes, sizes = _list_hashes(array, seeds)
     elif pt.is_struct(array.type):
-        hashes, sizes = _of_structs(array, seeds, [field.name for field in array.type])
+        hashes, sizes = _struct_hashes(array, seeds, [field.name for field in array.type])
     else:
-        words, sizes = _words(array)
-        hashes = _folded(words + seeds) * (seeds | np.uint64(1))
+        words, sizes = _value_words(array)
+        hashes = _fold_upper_bits(words + seeds) * (seeds | np.uint64(1))
     return np.where(valid, hashes, np.uint64(0)), np.where(valid, sizes, 0)
 
 
-def _of_structs(array: Any, seeds: Words, names: list[str]) -> tuple[Words, Sizes]:
-    """The hashes of structs: one for the struct, and those of its fields."""
-    hashes, sizes = _mixed(seeds), np.zeros(len(array), np.int64)
+def _struct_hashes(array: Any, seeds: Words, names: list[str]) -> tuple[Words, Sizes]:
+    """Return the hashes of structs: one for the struct, and those of its fields."""
+    hashes, sizes = _mix_words(seeds), np.zeros(len(array), np.int64)
     for number, name in enumerate(names):
-        field_hashes, size = _hashes(array.field(number), _mixed(seeds + _seed(name)))
+        field_hashes, size = _hashes(array.field(number), _mix_words(seeds + _seed(name)))
         hashes, sizes = hashes + field_hashes, sizes + size
     return hashes, sizes
 
 
-def _of_lists(array: Any, seeds: Words) -> tuple[Words, Sizes]:
-    """The hashes of lists and maps: one for the length, and those of the elements, each with its place."""
+def _list_hashes(array: Any, seeds: Words) -> tuple[Words, Sizes]:
+    """Return the hashes of lists and maps: one for the length, and those of the elements by place."""
     offsets = array.offsets.to_numpy().astype(np.int64)
     lengths, first = np.diff(offsets), int(offsets[0])
     values = array.values.slice(first, int(offsets[-1]) - first)
     places = np.arange(1, len(values) + 1) - np.repeat(offsets[:-1] - first, lengths)
-    inner = _mixed(np.repeat(seeds, lengths) + places.astype(np.uint64))
+    inner = _mix_words(np.repeat(seeds, lengths) + places.astype(np.uint64))
     value_hashes, size = (
-        _of_structs(values, inner, ["key", "value"]) if pt.is_map(array.type) else _hashes(values, inner)
+        _struct_hashes(values, inner, ["key", "value"]) if pt.is_map(array.type) else _hashes(values, inner)
     )
-    return _mixed(seeds + lengths.astype(np.uint64)) + _run_sums(value_hashes, lengths), _run_sums(size, lengths)
+    return _mix_words(seeds + lengths.astype(np.uint64)) + _run_sums(value_hashes, lengths), _run_sums(size, lengths)
 
 
-def _words(array: Any) -> tuple[Words, Sizes]:
-    """One word for each value, and its size in bytes."""
+def _value_words(array: Any) -> tuple[Words, Sizes]:
+    """Return one word for each value, and its size in bytes."""
     kind = array.type
     if pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind):
-        return _of_bytes(array)
+        return _string_words(array)
     if pt.is_fixed_size_binary(kind) and not pt.is_decimal(kind):
-        return _of_bytes(array.cast(pa.binary()))
+        return _string_words(array.cast(pa.binary()))
     if pt.is_decimal128(kind):
         data = np.frombuffer(array.buffers()[1], "<u8")[2 * array.offset : 2 * (array.offset + len(array))]
-        words = _folded(data).reshape(-1, 2) * _factors(2)
+        words = _fold_upper_bits(data).reshape(-1, 2) * _factors(2)
         return words.sum(axis=1, dtype=np.uint64), _constant(array, 2 * _WORD)
     if pt.is_floating(kind):
         numbers = array.cast(pa.float64()).fill_null(0).to_numpy()
@@ -164,8 +164,8 @@ def _words(array: Any) -> tuple[Words, Sizes]:
     return words, _constant(array, _WORD)
 
 
-def _of_bytes(array: Any) -> tuple[Words, Sizes]:
-    """One word for each string: of its length, and of its words of 8 bytes, each with its place."""
+def _string_words(array: Any) -> tuple[Words, Sizes]:
+    """Return one word for each string: of its length, and of its words of 8 bytes by place."""
     large = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
     _, ends_buffer, data = array.buffers()
     ends = np.frombuffer(ends_buffer, np.int64 if large else np.int32)
@@ -174,11 +174,11 @@ def _of_bytes(array: Any) -> tuple[Words, Sizes]:
     # Arrow pads text only; nothing checks that it is text. Nulls are strings as well, whose hashes the caller drops.
     text = pa.large_string() if large else pa.string()
     strings = pa.Array.from_buffers(text, len(array), [None, ends_buffer, data], offset=array.offset)
-    return _mixed(lengths.astype(np.uint64) + _word_sums(strings, (lengths + _WORD - 1) // _WORD)), lengths
+    return _mix_words(lengths.astype(np.uint64) + _word_sums(strings, (lengths + _WORD - 1) // _WORD)), lengths
 
 
 def _word_sums(strings: Any, counts: Sizes) -> Words:
-    """The sums of the words of strings, of which each has ``counts`` words; the last one is filled with zeros."""
+    """Return the sums of the words of strings, which have ``counts`` words; the last is filled with zeros."""
     most = int(counts.max())
     if most <= _SHORT or most * len(counts) <= 2 * int(counts.sum()):
         return _padded_sums(strings, most)
@@ -192,7 +192,7 @@ def _word_sums(strings: Any, counts: Sizes) -> Words:
 
 
 def _padded_sums(strings: Any, count: int) -> Words:
-    """The sums of the words of strings of at most ``count`` words; a word that is filled in is 0 and adds nothing."""
+    """Return the sums of the words of strings of at most ``count`` words; a filled-in word is 0 and adds nothing."""
     sums = np.zeros(len(strings), np.uint64)
     if count == 0:
         return sums
@@ -200,12 +200,12 @@ def _padded_sums(strings: Any, count: int) -> Words:
     for start in range(0, len(strings), step):
         padded = pc.ascii_rpad(strings.slice(start, step), width=_WORD * count, padding="\0")
         words = np.frombuffer(padded.buffers()[2], "<u8", len(padded) * count).reshape(-1, count)
-        np.einsum("ij,j->i", _folded(words), factors, out=sums[start : start + step])
+        np.einsum("ij,j->i", _fold_upper_bits(words), factors, out=sums[start : start + step])
     return sums
 
 
-def _folded(words: Words) -> Words:
-    """A permutation of words, so that the upper bits count in all bits of a product."""
+def _fold_upper_bits(words: Words) -> Words:
+    """Permute words, so that the upper bits count in all bits of a product."""
     folded: Words = words >> _HALF
     folded ^= words
     return folded
@@ -213,12 +213,12 @@ def _folded(words: Words) -> Words:
 
 @lru_cache(maxsize=16)
 def _factors(count: int) -> Words:
-    """Odd numbers, one for each place."""
-    return _mixed(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
+    """Return odd numbers, one for each place."""
+    return _mix_words(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
 
 
 def _run_sums(values: Any, lengths: npt.NDArray[np.int64]) -> Any:
-    """The sums of runs of values that follow each other."""
+    """Return the sums of runs of values that follow each other."""
     ends, sums = np.cumsum(lengths), np.concatenate([np.zeros(1, values.dtype), np.cumsum(values)])
     return sums[ends] - sums[ends - lengths]
 
@@ -229,13 +229,13 @@ def _constant(array: Any, size: int) -> Sizes:
 
 @lru_cache(maxsize=4096)
 def _seed(name: str) -> Words:
-    """The seed of a column or a field."""
+    """Return the seed of a column or a field."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.frombuffer(digest[:_WORD], "<u8").astype(np.uint64)
 
 
-def _mixed(words: Words) -> Words:
-    """A permutation of 64-bit words: the finaliser of SplitMix64."""
+def _mix_words(words: Words) -> Words:
+    """Permute 64-bit words by the finaliser of SplitMix64."""
     mixed: Words = words ^ (words >> np.uint64(30))
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(27)

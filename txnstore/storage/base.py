@@ -125,8 +125,8 @@ class ObjectStore(Protocol):
 # What callers share ---------------------------------------------------------------------------------------------------
 
 
-def layers(objects: object) -> Iterator[Any]:
-    """A store and what it wraps, outermost first: a wrapper has the store that it wraps as ``inner``."""
+def iterate_layers(objects: object) -> Iterator[Any]:
+    """Yield a store and the stores that it wraps, outermost first: a wrapper has its store as ``inner``."""
     layer = objects
     while layer is not None:
         yield layer
@@ -134,28 +134,30 @@ def layers(objects: object) -> Iterator[Any]:
 
 
 def method_of(objects: ObjectStore, name: str) -> Callable[..., Any] | None:
-    """The method of the outermost layer that has one of this name; None if no layer has it: the storage lacks it."""
-    methods = (getattr(layer, name, None) for layer in layers(objects))
+    """Return the method of the outermost layer that has one of this name; None if the storage lacks it."""
+    methods = (getattr(layer, name, None) for layer in iterate_layers(objects))
     return next((method for method in methods if method is not None), None)
 
 
 def transport_of(objects: ObjectStore) -> str | None:
-    """The library that sends the requests to S3, s3fs or obstore; None before the first one, or on other storage."""
-    return next((name for layer in layers(objects) if (name := getattr(layer, "transport", None))), None)
+    """Return the library that sends the requests to S3; None before the first one, or on other storage."""
+    return next((name for layer in iterate_layers(objects) if (name := getattr(layer, "transport", None))), None)
 
 
 def unwrapped(objects: ObjectStore) -> ObjectStore:
-    """The store below wrappers that only count, repeat or remember requests.
+    """Return the store below wrappers that only count, repeat or remember requests.
 
     Their classes have an attribute ``transparent``. Any other wrapper, such as one that injects faults, is returned
     itself: it must see every request.
     """
-    store: ObjectStore = next(layer for layer in layers(objects) if not getattr(type(layer), "transparent", False))
+    store: ObjectStore = next(
+        layer for layer in iterate_layers(objects) if not getattr(type(layer), "transparent", False)
+    )
     return store
 
 
 def make_durable(objects: ObjectStore, keys: Sequence[str]) -> None:
-    """Make sure that objects which exist survive a power cut, before that is deleted which they replace.
+    """Flush existing objects, so that they survive a power cut, before objects that they replace are deleted.
 
     Another process may have written them, and may not have lived to flush them, or may have failed to. Only a store on
     a file system has a ``sync(keys)``, found through wrappers; on others what is visible is durable, and this makes no
@@ -170,7 +172,7 @@ def make_durable(objects: ObjectStore, keys: Sequence[str]) -> None:
 
 
 #: How often a claim calls put_if_absent before it raises UnknownOutcomeError.
-_ATTEMPTS = 8
+_MAX_ATTEMPTS = 8
 
 
 class Claim:
@@ -218,7 +220,7 @@ class Claim:
         """
         cause: StorageError | None = None
         visible = False
-        for tries in range(1, _ATTEMPTS + 1):
+        for tries in range(1, _MAX_ATTEMPTS + 1):
             refused_so_far, self.doubtful = not self.doubtful, True
             exists = False
             try:
@@ -233,7 +235,7 @@ class Claim:
                     self.doubtful = False
                     raise
                 cause = error
-            stored = self._read(objects)
+            stored = self._read_object(objects)
             visible = stored == self.data
             if stored is not None and (exists or not visible):
                 return stored
@@ -241,7 +243,7 @@ class Claim:
         msg = f"{self.key} on {objects.url}: the storage did not confirm whether the object was created"
         raise UnknownOutcomeError(msg) from cause
 
-    def _read(self, objects: ObjectStore) -> bytes | None:
+    def _read_object(self, objects: ObjectStore) -> bytes | None:
         try:
             return objects.get(self.key)
         except ObjectNotFoundError:
@@ -278,20 +280,20 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_range(key: str, start: int | None, end: int | None) -> tuple[int, int | None]:
-    """Return the byte range ``[start, end)`` with 0 for a missing start; raises for negative numbers."""
+    """Check the byte range ``[start, end)``, and return it with 0 for a missing start."""
     first = 0 if start is None else start
     if first < 0 or (end is not None and end < 0):
         raise StorageRefusedError(f"The byte range [{start}, {end}) of {key!r} is not legal: it must not be negative.")
     return first, end
 
 
-def legal_text(name: str) -> bool:
+def is_legal_text(name: str) -> bool:
     """Whether the text contains no control characters, backslashes or bytes outside UTF-8."""
     return _ILLEGAL.search(name) is None
 
 
 def _check_text(key: str) -> None:
-    if not legal_text(key):
+    if not is_legal_text(key):
         raise StorageRefusedError(
             f"The object key {key!r} is not legal: it contains control characters, backslashes or invalid UTF-8."
         )

@@ -1,4 +1,4 @@
-"""The settings of a bucket that matter to a store: versioning, and lifecycle rules that touch its objects."""
+"""The settings of a bucket that matter to a store: versioning, and lifecycle rules for its objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 
 @dataclass(frozen=True, slots=True)
 class LifecycleRule:
-    """What an enabled lifecycle rule does with the objects below a prefix.
+    """An enabled lifecycle rule, and what it does with the objects below its prefix.
 
     Attributes:
         name: Its id.
@@ -33,17 +33,17 @@ class LifecycleRule:
     ends_uploads: bool = False
 
     def covers(self, prefix: str) -> bool:
-        """Whether it applies to all objects whose keys start with ``prefix``."""
+        """Whether the rule applies to all objects whose keys start with ``prefix``."""
         return prefix.startswith(self.prefix)
 
     def touches(self, prefix: str) -> bool:
-        """Whether it applies to some object whose key starts with ``prefix``."""
+        """Whether the rule applies to some object whose key starts with ``prefix``."""
         return prefix.startswith(self.prefix) or self.prefix.startswith(prefix)
 
 
 @dataclass(frozen=True, slots=True)
 class BucketSettings:
-    """The settings of the bucket of a store; what could not be read is None, with the reason.
+    """The settings of the bucket of a store; a setting that could not be read is None, with the reason.
 
     Attributes:
         root: The prefix of the store's keys in the bucket.
@@ -63,7 +63,7 @@ class BucketSettings:
 
 
 def bucket_settings(objects: ObjectStore) -> BucketSettings | None:
-    """The settings of the bucket that a store, which may be wrapped, lives in; None if it lives in none.
+    """Read the settings of the bucket of a store, which may be wrapped; None if it is in no bucket.
 
     Two requests, which no wrapper counts or repeats.
     """
@@ -72,19 +72,21 @@ def bucket_settings(objects: ObjectStore) -> BucketSettings | None:
 
 
 def rules_of(answer: Mapping[str, Any]) -> tuple[LifecycleRule, ...]:
-    """The enabled rules in the answer to GetBucketLifecycleConfiguration.
+    """Return the enabled rules in the answer to GetBucketLifecycleConfiguration.
 
     Rules for objects with tags are left out: the objects of a store have none.
     """
-    return tuple(_rule(rule) for rule in answer.get("Rules", ()) if rule.get("Status") == "Enabled" and not _tags(rule))
+    return tuple(
+        _parse_rule(rule) for rule in answer.get("Rules", ()) if rule.get("Status") == "Enabled" and not _has_tags(rule)
+    )
 
 
-def _rule(rule: Mapping[str, Any]) -> LifecycleRule:
+def _parse_rule(rule: Mapping[str, Any]) -> LifecycleRule:
     expiration = rule.get("Expiration", {})
     transitions: Sequence[Mapping[str, Any]] = rule.get("Transitions", ())
     return LifecycleRule(
         name=str(rule.get("ID", "")),
-        prefix=_prefix(rule),
+        prefix=_rule_prefix(rule),
         deletes="Days" in expiration or "Date" in expiration,
         archives=any(each.get("StorageClass") in _ARCHIVES for each in transitions),
         deletes_versions="NoncurrentVersionExpiration" in rule,
@@ -92,11 +94,11 @@ def _rule(rule: Mapping[str, Any]) -> LifecycleRule:
     )
 
 
-def _prefix(rule: Mapping[str, Any]) -> str:
+def _rule_prefix(rule: Mapping[str, Any]) -> str:
     where = rule.get("Filter", {})
     return str(where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
 
 
-def _tags(rule: Mapping[str, Any]) -> bool:
+def _has_tags(rule: Mapping[str, Any]) -> bool:
     where = rule.get("Filter", {})
     return "Tag" in where or bool(where.get("And", {}).get("Tags"))

@@ -28,7 +28,7 @@ from txnstore.errors import (
     StorageRefusedError,
     UnsafeStorageError,
 )
-from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, legal_text
+from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, is_legal_text
 from txnstore.storage.os_errors import map_link_error, map_os_error, map_sync_error, not_a_folder
 
 #: Opens a folder only to identify it, without the permission to list it, where the system can do that.
@@ -51,7 +51,7 @@ class RootFolder:
         self._close: Callable[[], object] | None = None
 
     def check(self) -> None:
-        """Check that the folder is still the same; the first check that opens it keeps it open.
+        """Check that the folder is still the same; the first check that can open it keeps it open.
 
         Raises:
             StorageRefusedError: It was deleted, or deleted and created again.
@@ -59,7 +59,7 @@ class RootFolder:
         descriptor = self._descriptor
         try:
             if descriptor is None:
-                self._remember(os.open(self.path, _FLAGS))
+                self._remember_folder(os.open(self.path, _FLAGS))
                 return
             if os.path.samestat(os.fstat(descriptor), self._path.stat()) or self._descriptor != descriptor:
                 return  # In the second case another thread has closed the store, and the number may be another file's.
@@ -79,7 +79,7 @@ class RootFolder:
         if close is not None:
             close()
 
-    def _remember(self, descriptor: int) -> None:
+    def _remember_folder(self, descriptor: int) -> None:
         self._close = finalizer = weakref.finalize(self, os.close, descriptor)
         # Not before the last use: producers end their transactions, and consumers leave, when the interpreter exits.
         finalizer.atexit = False
@@ -93,7 +93,7 @@ class RootFolder:
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """Open a file like :func:`os.open`, without waiting for a writer where a pipe has the name of an object."""
+    """Open a file like :func:`os.open`, but do not wait for a writer if the object's name is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -167,7 +167,7 @@ class LocalStore:
         return f"file://{self.root.replace('%', '%25')}"
 
     def space(self) -> tuple[int, int]:
-        """The free bytes and all bytes of the file system, as a process without privileges may use them."""
+        """Return the free bytes and all bytes of the file system, for a process without privileges."""
         try:
             volume = os.statvfs(self.root)
         except OSError as error:
@@ -176,7 +176,7 @@ class LocalStore:
 
     @property
     def identity(self) -> str:
-        """Identifies the store in this process; see :func:`txnstore.storage.probe.probe_once`."""
+        """The identity of the store in this process; see :func:`txnstore.storage.probe.probe_once`."""
         return self.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -204,7 +204,7 @@ class LocalStore:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path(key)
         # A writer that comes late finds the name taken, and flushes no bytes that nothing will link.
-        created = not self._exists(path) and self._link(path, data)
+        created = not self._object_exists(path) and self._publish(path, data)
         # A call that lost flushes, too: the caller will depend on the object that exists, whose writer may have
         # failed to flush it, and may be an earlier attempt of this caller.
         if not created:
@@ -234,7 +234,7 @@ class LocalStore:
         infos: list[ObjectInfo] = []
         if limit is not None and limit <= 0:
             return infos
-        for info in self._walk(prefix[: prefix.rfind("/") + 1], prefix, start_after):
+        for info in self._list_folder(prefix[: prefix.rfind("/") + 1], prefix, start_after):
             infos.append(info)
             if len(infos) == limit:
                 break
@@ -321,7 +321,7 @@ class LocalStore:
         self._ensure_folder(folder)
         path = f"{folder}/{name}"
         try:
-            os.close(_create(path))
+            os.close(_create_file(path))
             try:
                 unchanged = name in os.listdir(folder)
             finally:
@@ -340,7 +340,7 @@ class LocalStore:
         self._durable.clear()
 
     def sweep(self, older_than_ms: int = HOUR_MS) -> int:
-        """Delete temporary files that crashed writers left behind; returns the number of deleted files.
+        """Delete temporary files that crashed writers left behind; return their number.
 
         Args:
             older_than_ms: The minimum age in milliseconds by the file system's clock. It must exceed the duration of
@@ -371,8 +371,8 @@ class LocalStore:
     def _temporary_in(self, folder: str) -> str:
         return f"{folder}/{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
 
-    def _exists(self, path: str) -> bool:
-        """Whether an object has the name, in the folder that the root was before.
+    def _object_exists(self, path: str) -> bool:
+        """Whether an object has the name, in the folder that was the root before.
 
         Raises:
             StorageRefusedError: A folder has the name, or the root is another folder now.
@@ -387,7 +387,7 @@ class LocalStore:
         return True
 
     def _flush_folders(self, path: str) -> None:
-        """Flush the names of the folders of an object, unless this store has."""
+        """Flush the names of the folders of an object, unless this store has done so."""
         try:
             self._ensure_folder(os.path.dirname(path))
         except FileNotFoundError:
@@ -395,8 +395,8 @@ class LocalStore:
         except OSError as error:
             raise map_sync_error(error, path) from error
 
-    def _link(self, path: str, data: bytes) -> bool:
-        """Write the bytes to a temporary file, and give it the name; False if another writer was faster."""
+    def _publish(self, path: str, data: bytes) -> bool:
+        """Write the bytes to a temporary file, and link it to the name; return False if another writer was faster."""
         temporary = self._write_temporary(path, data)
         try:
             os.link(temporary, path)
@@ -448,7 +448,7 @@ class LocalStore:
     def _create_once(self, folder: str, temporary: str) -> int:
         self._ensure_folder(folder)
         self._folder.check()  # If this is the first write, it has made the folder, and remembers it.
-        return _create(temporary)
+        return _create_file(temporary)
 
     def _ensure_folder(self, folder: str) -> None:
         """Create the folder and its parents, and flush their names, once per store and folder.
@@ -518,7 +518,7 @@ class LocalStore:
             return ObjectNotFoundError(f"There is no object {path}.")
         return map_os_error(error, "read", path)
 
-    def _walk(self, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+    def _list_folder(self, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """Yield the objects below the folder ``base`` (empty, or ending in ``/``) in the order of their full keys.
 
         A folder sorts as its name plus ``/``: ``a-b`` comes before ``a/b``. Only yielded files cost a stat.
@@ -528,7 +528,7 @@ class LocalStore:
             with os.scandir(f"{self.root}/{base}") as entries:
                 for entry in entries:
                     name = entry.name
-                    if name.startswith(TEMPORARY) or not legal_text(name):
+                    if name.startswith(TEMPORARY) or not is_legal_text(name):
                         continue
                     is_folder = entry.is_dir()
                     key = f"{base}{name}/" if is_folder else base + name
@@ -543,7 +543,7 @@ class LocalStore:
         children.sort(key=lambda child: child[0])
         for key, entry, is_folder in children:
             if is_folder:
-                yield from self._walk(key, prefix, start_after)
+                yield from self._list_folder(key, prefix, start_after)
                 continue
             try:
                 status = entry.stat()
@@ -554,12 +554,12 @@ class LocalStore:
             yield ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
-def _create(path: str) -> int:
+def _create_file(path: str) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
 
 
 def _write_all(descriptor: int, data: bytes | mmap.mmap) -> None:
-    """Write all bytes. Those of a mapped file leave the memory of the process again, piece by piece."""
+    """Write all bytes; pages of a mapped file leave the memory of the process piece by piece."""
     view, at = memoryview(data), 0
     while at < len(view):
         written = os.write(descriptor, view[at : at + _WRITE_BYTES])

@@ -93,7 +93,7 @@ class MemoryStore:
         check_prefix(prefix)
         with self._lock.own:
             self._check_process()
-            self._repair()
+            self._repair_order()
             first = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, start_after))
             keys = itertools.takewhile(lambda key: key.startswith(prefix), itertools.islice(self._keys, first, None))
             return [self._info(key) for key in itertools.islice(keys, limit)]
@@ -103,7 +103,7 @@ class MemoryStore:
             check_key(key)
         with self._lock.own:
             self._check_process()
-            self._repair()
+            self._repair_order()
             self._sorted = False
             for key in keys:
                 if self._objects.pop(key, None) is not None:
@@ -120,7 +120,7 @@ class MemoryStore:
         return self._clock()
 
     def close(self) -> None:
-        """Nothing to release: the objects stay."""
+        """Do nothing: the objects stay in memory."""
 
     def __repr__(self) -> str:
         return f"MemoryStore({self.name!r})"
@@ -139,7 +139,7 @@ class MemoryStore:
 
     def _insert(self, key: str, data: bytes) -> None:
         self._check_process()
-        self._repair()
+        self._repair_order()
         content = (bytes(data), self._clock())
         if key in self._objects:
             self._objects[key] = content
@@ -149,8 +149,8 @@ class MemoryStore:
         bisect.insort(self._keys, key)
         self._sorted = True
 
-    def _repair(self) -> None:
-        """Sort the keys again after an interrupt between the change of the objects and that of the keys."""
+    def _repair_order(self) -> None:
+        """Sort the keys again after an interrupt between the changes of objects and keys."""
         if not self._sorted:
             self._keys = sorted(self._objects)
             self._sorted = True

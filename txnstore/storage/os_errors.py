@@ -25,7 +25,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 def map_os_error(error: OSError, action: str, path: str) -> StorageError:
-    """The error for a failed ``action`` (``"read"``, ``"write"``, …) on ``path`` that had no effect.
+    """Return the error for a failed ``action`` (``"read"``, ``"write"``, …) on ``path`` that had no effect.
 
     A full disk is a :class:`~txnstore.errors.StorageFullError`. Other failures that persist until their cause is
     repaired become a :class:`~txnstore.errors.StorageRefusedError`; the rest (an I/O error, too many open files, a lost
@@ -41,12 +41,12 @@ def map_os_error(error: OSError, action: str, path: str) -> StorageError:
 
 
 def not_a_folder(action: str, path: str) -> StorageRefusedError:
-    """The error for a path that must be a folder and is a file."""
+    """Return the error for a path that must be a folder and is a file."""
     return StorageRefusedError(f"Cannot {action} {path}: it is a file, not a folder. Choose another folder.")
 
 
 def map_link_error(error: OSError, path: str) -> StorageError | UnsafeStorageError:
-    """The error for a hard link that could not be created; the object was not published, except perhaps after EIO."""
+    """Return the error for a hard link that failed; except perhaps after EIO, the object was not published."""
     if error.errno in _NO_HARD_LINKS:
         return UnsafeStorageError(
             f"Cannot create {path}: the file system does not support hard links ({error.strerror}), "
@@ -58,7 +58,7 @@ def map_link_error(error: OSError, path: str) -> StorageError | UnsafeStorageErr
 
 
 def map_sync_error(error: OSError, path: str) -> UnknownOutcomeError:
-    """The error for an object that exists, but whose name could not be flushed to disk."""
+    """Return the error for an object that exists, but whose name could not be flushed to disk."""
     return UnknownOutcomeError(
         f"Cannot tell whether {path} survives a crash: {error.strerror or type(error).__name__}."
     )

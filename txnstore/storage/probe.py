@@ -27,8 +27,8 @@ _LOG = logging.getLogger(__name__)
 PROBE_FOLDER = "_probe"
 _RACERS = 8
 _RACERS_LOCAL = 2  # The kernel guarantees that link(2) is atomic, and each racer costs a disk flush.
-_AGAIN = 3
-_ARRIVAL = 1.0  # Seconds: a system without enough threads must not stop the probe.
+_MAX_REPEATS = 3
+_ARRIVAL_SECONDS = 1.0  # Seconds: a system without enough threads must not stop the probe.
 
 #: The identities of the stores that need no probe: those in memory, and those that this process has probed.
 _proven: set[str | None] = {MemoryStore.identity}
@@ -63,12 +63,12 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
     stored = True
     try:
         try:
-            attempts = _race(store, key, bodies[:racers])
+            attempts = _create_concurrently(store, key, bodies[:racers])
         except StorageRefusedError:
             stored = False  # The storage refuses all creates alike, and would refuse the deletion too.
             raise
         attempts.append(_create_again(store, key, bodies[racers]))
-        _judge(store, key, attempts)
+        _check_attempts(store, key, attempts)
     finally:
         if stored:
             _clean_up(store, key)
@@ -105,7 +105,7 @@ def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = ""
 
 
 def check_writes(store: ObjectStore, ids: Callable[[], str]) -> None:
-    """Check that the store takes a write now, as a probe that another process has made does not tell. PUT and DELETE.
+    """Check that the store takes a write now, which a remembered probe does not show. PUT and DELETE.
 
     Args:
         store: The store.
@@ -127,7 +127,7 @@ def _clean_up(store: ObjectStore, key: str) -> None:
         _LOG.warning("probe object not deleted: %s", error, extra={"url": store.url, "key": key, "error": str(error)})
 
 
-def _race(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResult]:
+def _create_concurrently(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResult]:
     arrived: list[bytes] = []
     all_arrived = Task(lambda: None)
 
@@ -135,7 +135,7 @@ def _race(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResu
         arrived.append(body)
         if len(arrived) == len(bodies):
             all_arrived.run()
-        all_arrived.wait(_ARRIVAL)
+        all_arrived.wait(_ARRIVAL_SECONDS)
         return _create(store, key, body)
 
     with Workers(len(bodies), "txnstore-probe") as pool:
@@ -150,16 +150,16 @@ def _create(store: ObjectStore, key: str, body: bytes) -> _CreateResult:
 
 
 def _create_again(store: ObjectStore, key: str, body: bytes) -> _CreateResult:
-    """Run the create that the store must refuse; repeats it while its outcome is unknown."""
+    """Repeat the create that the store must refuse while its outcome is unknown."""
     attempt = _CreateResult(body, None)
-    for _ in range(_AGAIN):
+    for _ in range(_MAX_REPEATS):
         attempt = _create(store, key, body)
         if attempt.created is not None:
             break
     return attempt
 
 
-def _judge(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
+def _check_attempts(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
     winners = [attempt for attempt in attempts if attempt.created]
     if len(winners) > 1:
         raise UnsafeStorageError(

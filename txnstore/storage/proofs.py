@@ -18,7 +18,7 @@ VALID_MS = 7 * 24 * 60 * 60 * 1000
 
 
 def proof_of(identity: str, store_id: str) -> Path:
-    """The file of the proof for a storage and the store on it; ``XDG_CACHE_HOME`` moves it."""
+    """Return the path of the proof for a storage and the store on it; ``XDG_CACHE_HOME`` moves it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not cache.is_absolute():  # So the specification of the variable says.
         cache = Path("~/.cache").expanduser()

@@ -25,14 +25,14 @@ _BEGINNING_BYTES = 64 << 10
 Beginnings: TypeAlias = ByteCache[str, bytes]
 
 
-def _found(beginnings: Beginnings, key: str, end: int) -> bytes | None:
-    """The beginning of an object, if it has the bytes before ``end``."""
+def _find_beginning(beginnings: Beginnings, key: str, end: int) -> bytes | None:
+    """Return the beginning of an object, if it has the bytes before ``end``."""
     beginning = beginnings.find(key)
     return beginning if beginning is not None and end <= len(beginning) else None
 
 
 class ReadCache:
-    """What one caller keeps of objects that it reads several parts of, until its memory is full. Thread-safe.
+    """The parts of objects that one caller keeps because it reads several parts of them. Thread-safe.
 
     Args:
         partitions: The number of partitions of each topic that it reads, which may have rows in the same objects; None:
@@ -52,35 +52,35 @@ class ReadCache:
         #: Guards the fields below, and no request.
         self._lock = ForkLock()
         #: What was made, or is being made, by name, in the process with this number.
-        self._made: dict[Hashable, Task[Any]] = {}
+        self._tasks: dict[Hashable, Task[Any]] = {}
         self._process = os.getpid()
         #: The sizes of it in total; too large after an interrupt, never too small.
         self._bytes = 0
 
     def once(self, name: Hashable, size: int, make: Callable[[], T]) -> T | None:
-        """What ``make`` returns, which is called once for this name; None if there is no room for ``size`` bytes.
+        """Return what ``make`` returns, called once for this name; None if there is no room for ``size`` bytes.
 
         Another thread that asks for the same meanwhile waits for it. If ``make`` raises, each caller calls it.
         """
         with self._lock.own:
             if self._process != os.getpid():  # The threads that were making something are in the parent.
-                self._made, self._bytes, self._process = {}, 0, os.getpid()
-            task: Task[T] | None = self._made.get(name)
+                self._tasks, self._bytes, self._process = {}, 0, os.getpid()
+            task: Task[T] | None = self._tasks.get(name)
             if task is None:
                 if self._bytes + size > _READ_CACHE_BYTES:
                     self.is_full = True
                     return None
                 self._bytes += size
-                task = self._made[name] = Task(make)
-        mine = task.run()
+                task = self._tasks[name] = Task(make)
+        runs_here = task.run()
         error = task.exception()
         if error is None:
             return task.result()
         with self._lock.own:
-            if self._made.get(name) is task:
-                del self._made[name]
+            if self._tasks.get(name) is task:
+                del self._tasks[name]
                 self._bytes -= size
-        if mine:
+        if runs_here:
             raise error
         return make()
 
@@ -101,7 +101,7 @@ class RecentObjects:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         #: Those of entries, which were checked.
-        self._kept: Beginnings = ByteCache(_KEPT_BYTES)
+        self._recent: Beginnings = ByteCache(_KEPT_BYTES)
         #: What one caller keeps; None: it reads nothing ahead.
         self.read_cache: ReadCache | None = None
 
@@ -111,32 +111,32 @@ class RecentObjects:
         return self.inner.url
 
     def with_read_cache(self, partitions: Mapping[str, int] | None = None) -> RecentObjects:
-        """The same objects, for a caller that reads so many partitions of topics, or any, and then drops this.
+        """Return the same objects with a read cache for one caller, which drops it after its reads.
 
         The first read of a part of an entry fetches and keeps its beginning, which has the next ones. It was not
         checked, so no other reader gets it. A segment of several batches is opened once
         (:func:`~txnstore.read.reader.open_slice`). Both end when the memory for that is full.
         """
         objects = RecentObjects(self.inner)
-        objects._kept, objects.read_cache = self._kept, ReadCache(partitions)
+        objects._recent, objects.read_cache = self._recent, ReadCache(partitions)
         return objects
 
     def keep(self, key: str, beginning: bytes) -> None:
-        """Keep the first bytes of an object, which never change while it has them."""
+        """Keep the first bytes of an object, which do not change as long as it has them."""
         if beginning:
-            self._kept.keep(key, beginning, len(beginning))
+            self._recent.keep(key, beginning, len(beginning))
 
     def forget(self) -> None:
-        """Drop what is kept: a verification compares what is stored now."""
-        self._kept.forget()
+        """Drop kept bytes: a verification compares what is stored now."""
+        self._recent.forget()
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         if start is None or end is None:
             return self.inner.get(key, start, end)
-        beginning = _found(self._kept, key, end)
+        beginning = _find_beginning(self._recent, key, end)
         if beginning is None and self.read_cache is not None:
             kept, length = self.read_cache.beginnings, max(end, _BEGINNING_BYTES)
-            beginning = _found(kept, key, end)
+            beginning = _find_beginning(kept, key, end)
             if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and kept.has_room(length):
                 beginning = self.inner.get(key, 0, length)
                 kept.keep(key, beginning, len(beginning))
@@ -171,17 +171,17 @@ class RecentObjects:
 
 
 def keep(objects: ObjectStore, key: str, beginning: bytes) -> None:
-    """Keep the first bytes of an object, if ``objects`` do that."""
+    """Keep the first bytes of an object, if ``objects`` keep any."""
     if isinstance(objects, RecentObjects):
         objects.keep(key, beginning)
 
 
 def forget(objects: ObjectStore) -> None:
-    """Drop what is kept, so that each read asks the storage."""
+    """Drop kept bytes, so that each read asks the storage."""
     if isinstance(objects, RecentObjects):
         objects.forget()
 
 
 def read_cache_of(objects: ObjectStore) -> ReadCache | None:
-    """The read cache of the caller that these objects were made for; None if it has none."""
+    """Return the read cache of the caller for whom these objects were made; None without one."""
     return objects.read_cache if isinstance(objects, RecentObjects) else None

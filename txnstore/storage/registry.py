@@ -50,10 +50,10 @@ def open_store(
     if not isinstance(cast("object", url), str | os.PathLike):
         msg = f"a store is named by a URL or a path, not by {url!r}"
         raise InvalidConfigError(msg)
-    return RetryingStore(_backend(os.fspath(url), dict(storage_options or {})), sleep=sleep, rng=rng)
+    return RetryingStore(_make_backend(os.fspath(url), dict(storage_options or {})), sleep=sleep, rng=rng)
 
 
-def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
+def _make_backend(url: str, options: dict[str, Any]) -> ObjectStore:
     match = _SCHEME.match(url)
     if match is None or match[1].lower() in ("file", "local"):
         options.pop("auto_mkdir", None)  # An option of fsspec for local files: writes always create folders here.

@@ -60,29 +60,29 @@ class RetryingStore:
         return self.inner.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._repeat("get", key, lambda: self.inner.get(key, start, end))
+        return self._with_retries("get", key, lambda: self.inner.get(key, start, end))
 
     def put(self, key: str, data: bytes) -> None:
-        self._repeat("put", key, lambda: self.inner.put(key, data))
+        self._with_retries("put", key, lambda: self.inner.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         return self.inner.put_if_absent(key, data)
 
     def sync(self, keys: Sequence[str]) -> None:
         """Flush objects, if the inner store can (:func:`~txnstore.storage.base.make_durable`)."""
-        self._repeat("sync", keys[0] if keys else "", lambda: make_durable(self.inner, keys))
+        self._with_retries("sync", keys[0] if keys else "", lambda: make_durable(self.inner, keys))
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
-        return self._repeat("list", prefix, lambda: self.inner.list(prefix, start_after, limit))
+        return self._with_retries("list", prefix, lambda: self.inner.list(prefix, start_after, limit))
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._repeat("delete", keys[0] if keys else "", lambda: self.inner.delete(keys))
+        self._with_retries("delete", keys[0] if keys else "", lambda: self.inner.delete(keys))
 
     def stat(self, key: str) -> ObjectInfo:
-        return self._repeat("stat", key, lambda: self.inner.stat(key))
+        return self._with_retries("stat", key, lambda: self.inner.stat(key))
 
     def now_ms(self) -> int:
-        return self._repeat("now_ms", "", self.inner.now_ms)
+        return self._with_retries("now_ms", "", self.inner.now_ms)
 
     def close(self) -> None:
         self.inner.close()
@@ -90,7 +90,7 @@ class RetryingStore:
     def __repr__(self) -> str:
         return f"RetryingStore({self.inner!r})"
 
-    def _repeat(self, operation: str, key: str, call: Callable[[], T]) -> T:
+    def _with_retries(self, operation: str, key: str, call: Callable[[], T]) -> T:
         for attempt in range(1, self.attempts):
             try:
                 return call()

@@ -233,7 +233,7 @@ def test_create_of_a_taken_name_writes_nothing(store: LocalStore, monkeypatch: p
     """A writer that comes late pays for the flush of the winner's bytes and of its folders, not of its own bytes."""
     store.put_if_absent("a/b/c", b"1")
     created, flushes = list[str](), Flushes(monkeypatch)
-    monkeypatch.setattr("txnstore.storage.local._create", created.append)
+    monkeypatch.setattr("txnstore.storage.local._create_file", created.append)
     assert LocalStore(store.root).put_if_absent("a/b/c", b"2") is False
     assert created == []
     flushed = {f"{store.root}{name}" for name in ("", "/a", "/a/b", "/a/b/c")}

@@ -36,7 +36,7 @@ from txnstore.storage.s3.errors import (
     map_s3_error,
 )
 from txnstore.storage.s3.loop import run_on
-from txnstore.storage.s3.requests import MIB, MULTIPART_FROM_BYTES, PART_BYTES, etag_of, plain
+from txnstore.storage.s3.requests import MIB, MULTIPART_FROM_BYTES, PART_BYTES, etag_of, plain_etag
 from txnstore.storage.s3.session import refuse_unless_switchable
 from txnstore.storage.s3.store import S3Store
 
@@ -174,7 +174,7 @@ def test_alarm_while_a_request_is_waited_for_is_not_its_error(
             assert not interrupter.struck
             return False
 
-    assert len(list(everywhere(places(S3Store._run, run_on), attempt, ValueError("alarm")))) > 5
+    assert len(list(everywhere(places(S3Store._run_request, run_on), attempt, ValueError("alarm")))) > 5
     store.close()
 
 
@@ -499,7 +499,7 @@ def test_a_secret_that_is_a_part_of_a_code_changes_no_verdict(
 
 @pytest.mark.parametrize("etag", ['"5f3e-1"', 'W/"5f3e-1"', "5f3e-1"])
 def test_etag_that_a_proxy_made_weak_is_that_of_the_object(etag: str) -> None:
-    assert plain(etag) == "5f3e-1"
+    assert plain_etag(etag) == "5f3e-1"
 
 
 def test_etag_of_an_upload_in_parts_is_that_of_its_parts() -> None:

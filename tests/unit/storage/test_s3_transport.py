@@ -20,7 +20,7 @@ from txnstore.errors import (
 from txnstore.storage.registry import open_store
 from txnstore.storage.s3 import obstore as s3_obstore
 from txnstore.storage.s3.errors import Kind, NotSecureError, NotSentError, map_s3_error
-from txnstore.storage.s3.obstore import endpoint_of, translated
+from txnstore.storage.s3.obstore import endpoint_of, translate_error
 from txnstore.storage.s3.store import S3Store
 
 #: An address without a server: a request fails, and the transport has been chosen.
@@ -156,21 +156,27 @@ class AlreadyExistsError(Exception):
 
 @pytest.mark.parametrize("text", ["", "Object at location a already exists", "another wording in another version"])
 def test_error_that_cannot_be_read_has_an_unknown_outcome(text: str) -> None:
-    problem = map_s3_error(translated(AlreadyExistsError(text)), Kind.CREATE, "bucket", "s3://bucket/a", ())
+    problem = map_s3_error(translate_error(AlreadyExistsError(text)), Kind.CREATE, "bucket", "s3://bucket/a", ())
     assert type(problem) is UnknownOutcomeError
 
 
 def test_missing_object_is_known_by_its_class() -> None:
-    problem = map_s3_error(translated(FileNotFoundError("another wording")), Kind.READ, "bucket", "s3://bucket/a", ())
+    problem = map_s3_error(
+        translate_error(FileNotFoundError("another wording")), Kind.READ, "bucket", "s3://bucket/a", ()
+    )
     assert type(problem) is ObjectNotFoundError
 
 
 def test_request_is_known_as_unsent_only_without_a_connection() -> None:
     text = "Generic S3 error\n\nDebug source:\nHttpError {{ kind: {}, source: {} }}"
-    assert type(translated(OSError(text.format("Connect", 'message: "refused"')))) is NotSentError
-    assert type(translated(OSError(text.format("Connect", "InvalidCertificate(\n UnknownIssuer")))) is NotSecureError
+    assert type(translate_error(OSError(text.format("Connect", 'message: "refused"')))) is NotSentError
+    assert (
+        type(translate_error(OSError(text.format("Connect", "InvalidCertificate(\n UnknownIssuer")))) is NotSecureError
+    )
     for kind in ("Timeout", "Interrupted", "Request", "Unknown"):
-        problem = map_s3_error(translated(OSError(text.format(kind, ""))), Kind.CREATE, "bucket", "s3://bucket/a", ())
+        problem = map_s3_error(
+            translate_error(OSError(text.format(kind, ""))), Kind.CREATE, "bucket", "s3://bucket/a", ()
+        )
         assert type(problem) is UnknownOutcomeError
 
 

@@ -240,7 +240,9 @@ def test_load_imports_in_another_thread_and_waits_for_it(tmp_path: Path, monkeyp
 
 # Interrupts -----------------------------------------------------------------------------------------------------------
 
-OURS = places(Workers.submit, Workers._given, start, Task.__init__, Task.wait, Task.result, Task.exception, Task.done)
+OURS = places(
+    Workers.submit, Workers._hand_over, start, Task.__init__, Task.wait, Task.result, Task.exception, Task.done
+)
 
 
 def test_interrupt_anywhere_in_a_submit_or_a_wait_leaves_the_pool_usable() -> None:
@@ -273,7 +275,10 @@ def test_interrupt_anywhere_in_a_run_or_a_cancel_wakes_who_waits() -> None:
         assert [one.result(GUARD) for one in waiting] == [True, True]
         return interrupted
 
-    assert len(list(everywhere(places(Task.run, Task._perform, Task._end, Task._notify, Task.cancel), attempt))) > 10
+    assert (
+        len(list(everywhere(places(Task.run, Task._call_and_store, Task._end, Task._notify, Task.cancel), attempt)))
+        > 10
+    )
 
 
 def test_interrupt_anywhere_in_a_shutdown_can_be_repeated() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from txnstore.errors import InvalidConfigError
 from txnstore.storage.s3.loop import own_loop
-from txnstore.storage.s3.options import unknown_option, wrong_option
+from txnstore.storage.s3.options import unknown_option_error, wrong_option_error
 from txnstore.storage.s3.session import single_attempt_session
 from txnstore.storage.s3.settings import share_descriptions
 
@@ -19,7 +19,7 @@ _OPERATIONS = ("put_object", "get_object", "list_objects_v2", "delete_objects", 
 
 
 def connect(options: Mapping[str, Any], url: str, secrets: Collection[str]) -> Any:
-    """A connected ``s3fs.S3FileSystem``. Sends no request, but may read files and ask for credentials."""
+    """Return a connected ``s3fs.S3FileSystem``. Sends no request, but may read files and ask for credentials."""
     try:
         import s3fs
     except ImportError:
@@ -39,24 +39,24 @@ def connect(options: Mapping[str, Any], url: str, secrets: Collection[str]) -> A
             files.session = AioSession(**files.kwargs)  # As s3fs would make it.
             share_descriptions(files.session)
         files.connect()
-        unknown = _not_a_parameter(files, arguments.get("s3_additional_kwargs") or {})
-        files.s3.meta.events.register("before-call.s3.HeadBucket", _never_redirected)
+        unknown = _find_unknown_parameter(files, arguments.get("s3_additional_kwargs") or {})
+        files.s3.meta.events.register("before-call.s3.HeadBucket", _disable_redirects)
     except Exception as error:  # noqa: BLE001 - Invalid options can make s3fs raise any class.
-        problem = wrong_option(error, url, secrets)
+        problem = wrong_option_error(error, url, secrets)
     else:
         if unknown is None:
             return files
-        problem = unknown_option(unknown, url)
+        problem = unknown_option_error(unknown, url)
     raise problem  # Outside of the handler: a context may contain secrets.
 
 
-def _not_a_parameter(files: Any, names: Mapping[str, Any]) -> str | None:
-    """A name in ``s3_additional_kwargs`` that no request for an object has; it would be ignored."""
-    accepted = frozenset[str]().union(*(parameters(files.s3, operation) for operation in _OPERATIONS))
+def _find_unknown_parameter(files: Any, names: Mapping[str, Any]) -> str | None:
+    """Return a name in ``s3_additional_kwargs`` that no request for an object has: it would be ignored."""
+    accepted = frozenset[str]().union(*(operation_parameters(files.s3, operation) for operation in _OPERATIONS))
     return next((name for name in names if name not in accepted), None)
 
 
-def _never_redirected(params: dict[str, Any], **_: object) -> None:
+def _disable_redirects(params: dict[str, Any], **_: object) -> None:
     """Keep botocore from following a redirect of the request by which it follows redirects.
 
     It asks for the region of a bucket by HeadBucket; a server that answers this with 301, and without a region, would
@@ -65,7 +65,7 @@ def _never_redirected(params: dict[str, Any], **_: object) -> None:
     params["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
-def parameters(s3: Any, operation: str) -> frozenset[str]:
-    """The names of the parameters of an operation, such as ``put_object``."""
+def operation_parameters(s3: Any, operation: str) -> frozenset[str]:
+    """Return the names of the parameters of an operation, such as ``put_object``."""
     meta = s3.meta
     return frozenset(meta.service_model.operation_model(meta.method_to_api_mapping[operation]).input_shape.members)

@@ -75,7 +75,7 @@ _CREDENTIALS = {
     "NotSignedUp": "the account is not signed up for S3",
 }
 _REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
-_BODY_LOST_ON_THE_WAY = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
+_LOST_BODY = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
 _BUSY_STATUS = {408, 409, 425, 429, 499}  # 499: MinIO's ClientDisconnected
 
 # Exception classes of botocore and aiohttp by name, so that this module imports neither.
@@ -99,8 +99,8 @@ _NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "Clie
 
 
 def answer_of(error: BaseException) -> Answer:
-    """The response of the server, found in the error or in one of its causes."""
-    for link in (*_causes(error), *_wrapped(error)):
+    """Return the response of the server, from the error or one of its causes."""
+    for link in (*_causes(error), *_wrapped_errors(error)):
         if isinstance(link, TransportError):
             return link.answer
         response = getattr(link, "response", None)
@@ -117,13 +117,13 @@ _ABSENT = {"NoSuchKey", "NoSuchBucket", "NoSuchVersion"}
 
 
 def check_absence(answer: Answer) -> None:
-    """Check that a 404 for an object is an S3 server's: others answer so, too, and a missing object means much."""
+    """Check that a 404 for an object is from an S3 server: proxies answer 404 as well."""
     if answer.status == 404 and answer.code not in _ABSENT:
         raise ForeignAnswerError("it answered 404 without the error code of S3")
 
 
 def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secrets: Collection[str]) -> TxnStoreError:
-    """The error to raise when a request for ``url`` failed with ``error``.
+    """Return the error to raise when a request for ``url`` failed with ``error``.
 
     The caller handles the failed precondition (412) of a create, which is not an error. The original error becomes the
     cause unless it contains a secret.
@@ -135,7 +135,7 @@ def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secret
         else _from_client(error, kind, url, secrets)
     )
     # A missing object is an expected outcome, and its message is complete without a cause.
-    if not isinstance(problem, ObjectNotFoundError) and _is_clean(error, secrets):
+    if not isinstance(problem, ObjectNotFoundError) and _has_no_secret(error, secrets):
         problem.__cause__ = error
     return problem
 
@@ -148,7 +148,7 @@ def scrub(text: str, secrets: Collection[str]) -> str:
 
 
 def from_code(code: str, kind: Kind, bucket: str, url: str) -> TxnStoreError:
-    """The error for an error code inside a successful response, as DeleteObjects returns it per key."""
+    """Return the error for a code inside a successful response, as DeleteObjects returns it per key."""
     return _from_answer(Answer(status_of_code(code), code), kind, bucket, url)
 
 
@@ -194,22 +194,17 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Col
             f"Cannot {kind.value} {url}: the server answered 400, without an error of S3. Check endpoint_url: a server "
             "with TLS needs https://."
         )
-    if (
-        code in _BODY_LOST_ON_THE_WAY
-        or status in _BUSY_STATUS
-        or (status >= 500 and status != 501)
-        or code.startswith("SlowDown")
-    ):
-        return _passing(f"Cannot {kind.value} {url} now: {reply}.", kind)
+    if code in _LOST_BODY or status in _BUSY_STATUS or (status >= 500 and status != 501) or code.startswith("SlowDown"):
+        return _transient_error(f"Cannot {kind.value} {url} now: {reply}.", kind)
     if 200 <= status < 300:
-        return _passing(f"Cannot {kind.value} {url} now: {reply}.", kind)
+        return _transient_error(f"Cannot {kind.value} {url} now: {reply}.", kind)
     reason = f": {explanation.rstrip('.')}" if explanation else ""
     return StorageRefusedError(f"Cannot {kind.value} {url}: {reply}{reason}.")
 
 
 def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
-    """The error for a request without a response; it may or may not have been sent."""
-    links = [*_causes(error), *_wrapped(error)]
+    """Return the error for a request without a response, which may or may not have been sent."""
+    links = [*_causes(error), *_wrapped_errors(error)]
     names = {base.__name__ for link in links for base in type(link).__mro__}
     detail = scrub(f"{type(error).__name__}: {error}", secrets)
     if names & _NOT_SECURE:
@@ -224,7 +219,7 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
             "Check 'verify' in client_kwargs, and AWS_CA_BUNDLE."
         )
     if "ForeignAnswerError" in names:
-        return _passing(
+        return _transient_error(
             f"Cannot {kind.value} {url}: the answer does not come from the store ({scrub(str(error), secrets)}). "
             "Look for a proxy or a login page between this machine and the endpoint_url.",
             kind,
@@ -237,27 +232,29 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
             "Pass key and secret in storage_options, set them in the environment, or pass anon=True."
         )
     if names & _NETWORK or isinstance(error, OSError):
-        return _passing(f"Cannot {kind.value} {url}: the connection broke or no answer came in time ({detail}).", kind)
+        return _transient_error(
+            f"Cannot {kind.value} {url}: the connection broke or no answer came in time ({detail}).", kind
+        )
     if names & _DAMAGED and kind is Kind.READ:
         return DamagedObjectError(
             f"Cannot {kind.value} {url}: its bytes do not match their checksum or size ({detail})."
         )
     if names & _DAMAGED:
-        return _passing(f"Cannot {kind.value} {url}: the answer is damaged ({detail}).", kind)
+        return _transient_error(f"Cannot {kind.value} {url}: the answer is damaged ({detail}).", kind)
     if "BotoCoreError" in names or isinstance(error, (TypeError, ValueError, KeyError)):
         return StorageRefusedError(
             f"Cannot {kind.value} {url}: the request cannot be made ({detail}). Check storage_options."
         )
-    return _passing(f"Cannot {kind.value} {url}: {detail}.", kind)
+    return _transient_error(f"Cannot {kind.value} {url}: {detail}.", kind)
 
 
-def _passing(message: str, kind: Kind) -> StorageError:
-    """The error for a transient failure; a write may have happened, or may still happen."""
+def _transient_error(message: str, kind: Kind) -> StorageError:
+    """Return the error for a transient failure; a write may have happened, or may still happen."""
     return StorageError(message) if kind is Kind.READ else UnknownOutcomeError(message)
 
 
 def status_of_code(code: str) -> int | None:
-    """The HTTP status that goes with an error code inside a successful response."""
+    """Return the HTTP status that goes with an error code inside a successful response."""
     if code.isdigit():
         return int(code)
     if code.startswith("SlowDown"):  # MinIO: SlowDownRead and SlowDownWrite, when too few of its drives respond
@@ -281,7 +278,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def _wrapped(error: BaseException) -> Iterator[BaseException]:
+def _wrapped_errors(error: BaseException) -> Iterator[BaseException]:
     # botocore keeps the error of the HTTP library in kwargs["error"]. Only that error distinguishes the two cases of
     # aiobotocore's EndpointConnectionError: no connection, and one that broke after the request was sent.
     for link in _causes(error):
@@ -290,7 +287,7 @@ def _wrapped(error: BaseException) -> Iterator[BaseException]:
             yield inner
 
 
-def _is_clean(error: BaseException, secrets: Collection[str]) -> bool:
+def _has_no_secret(error: BaseException, secrets: Collection[str]) -> bool:
     """Whether a traceback of the error, including its causes and contexts, contains no secret."""
     pending: list[BaseException | None] = [error]
     checked: set[int] = set()

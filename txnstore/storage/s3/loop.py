@@ -24,7 +24,7 @@ _LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def own_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process. The first call starts its thread, which ends with the process.
+    """Return the event loop of this process. The first call starts its thread, which ends with the process.
 
     Raises:
         RuntimeError: The system has no more threads. A later call tries again.
@@ -32,14 +32,14 @@ def own_loop() -> asyncio.AbstractEventLoop:
     pid = os.getpid()
     loop = _LOOPS.get(pid)
     if loop is None:
-        begun = Task(partial(_begin, pid))
-        start(partial(_serve, begun), "txnstore-s3")
+        begun = Task(partial(_start_loop, pid))
+        start(partial(_run_loop, begun), "txnstore-s3")
         begun.result()
         loop = _LOOPS[pid]
     return loop
 
 
-def _serve(begun: Task[asyncio.AbstractEventLoop]) -> None:
+def _run_loop(begun: Task[asyncio.AbstractEventLoop]) -> None:
     """Make a loop, and run it.
 
     The same thread shares the loop and runs it: requests would wait forever for a loop whose thread did not start, or
@@ -52,7 +52,7 @@ def _serve(begun: Task[asyncio.AbstractEventLoop]) -> None:
         loop.close()
 
 
-def _begin(pid: int) -> asyncio.AbstractEventLoop:
+def _start_loop(pid: int) -> asyncio.AbstractEventLoop:
     """Make a loop, and share it unless another thread was first; then it ends at once."""
     loop = asyncio.new_event_loop()
     if _LOOPS.setdefault(pid, loop) is not loop:
@@ -61,7 +61,7 @@ def _begin(pid: int) -> asyncio.AbstractEventLoop:
 
 
 def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]]) -> Task[T]:
-    """Run a request in the thread of an event loop, and wait for its end; returns its outcome.
+    """Run a request in the thread of an event loop, wait for its end, and return its outcome.
 
     An interrupt ends the wait; the request continues. So what this raises is not an error of the request.
 

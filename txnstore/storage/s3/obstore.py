@@ -75,8 +75,8 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def unfit() -> str | None:
-    """Why the package obstore cannot be used here; None if it can."""
+def unusable_reason() -> str | None:
+    """Return why the package obstore cannot be used here; None if it can."""
     try:
         installed = version("obstore") or "unknown"  # Its metadata may be damaged.
     except PackageNotFoundError:
@@ -100,14 +100,14 @@ class UnknownOptionError(Exception):
 
 
 def supported_settings(options: Mapping[str, Any], bucket: str) -> Settings:
-    """The settings of a client for a bucket. A wrong option is any error, of botocore."""
+    """Return the settings of a client for a bucket. A wrong option raises any error, of botocore."""
     if bucket.endswith("--x-s3"):
         raise UnknownOptionError(f"bucket {bucket}")
     settings = plain_settings(options, os.environ)
     if settings is None:
         from fsspec.config import apply_config
 
-        options = apply_config(_S3, options)
+        options = apply_config(_FsspecProtocol, options)
         _check_names(options)
         settings = settings_of(options)
     _check_parameters(settings.additional)
@@ -116,7 +116,7 @@ def supported_settings(options: Mapping[str, Any], bucket: str) -> Settings:
     return settings
 
 
-class _S3:
+class _FsspecProtocol:
     """The names by which the configuration of fsspec gives defaults of the options."""
 
     protocol = ("s3", "s3a")
@@ -167,19 +167,19 @@ class ObstoreRequests(Requests):
         super().__init__(bucket)
         self._settings = settings
         #: The stores of obstore by the MiB of the largest bodies that they send, with their credentials.
-        self._made: dict[int, tuple[Credentials | None, Any]] = {}
-        self._making = asyncio.Lock()
+        self._stores: dict[int, tuple[Credentials | None, Any]] = {}
+        self._store_lock = asyncio.Lock()
 
     def release(self) -> None:
-        self._made = {}
+        self._stores = {}
 
     async def get(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
         try:
             if last is not None:
-                return bytes(await self._ask(lambda store: store.get_range_async(key, start=first, end=last + 1))), ""
+                return bytes(await self._send(lambda store: store.get_range_async(key, start=first, end=last + 1))), ""
             options = {"range": {"offset": first}} if first else None
-            answer = await self._ask(lambda store: store.get_async(key, options=options))
-            return bytes(await self._ask(lambda _: answer.bytes_async())), str(answer.meta["e_tag"] or "")
+            answer = await self._send(lambda store: store.get_async(key, options=options))
+            return bytes(await self._send(lambda _: answer.bytes_async())), str(answer.meta["e_tag"] or "")
         except TransportError as problem:
             if problem.answer.status == 416:
                 return b"", ""
@@ -208,23 +208,23 @@ class ObstoreRequests(Requests):
             raise
 
     async def _put(self, request: Callable[[Any], Awaitable[Any]], mib: int) -> str:
-        return str((await self._ask(request, mib))["e_tag"] or "")
+        return str((await self._send(request, mib))["e_tag"] or "")
 
     async def head(self, key: str) -> Found:
-        found = await self._ask(lambda store: store.head_async(key))
+        found = await self._send(lambda store: store.head_async(key))
         return Found(key, found["size"], found["last_modified"], str(found["e_tag"] or ""))
 
     async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
         folder = prefix[: prefix.rfind("/") + 1]
-        start = after if prefix == folder else max(after, _before(prefix))
+        start = after if prefix == folder else max(after, _list_start(prefix))
 
         async def begin(store: Any) -> Any:
             return store.list(folder or None, offset=start or None, chunk_size=limit or PAGE_KEYS)
 
-        chunks = await self._ask(begin)
+        chunks = await self._send(begin)
         found: dict[str, Found] = {}
         # The requests are for whole pages, whatever the limit; no further one is sent once a chunk is full.
-        while (chunk := await self._ask(lambda _: anext(chunks, None))) is not None:
+        while (chunk := await self._send(lambda _: anext(chunks, None))) is not None:
             for each in chunk:
                 key = each["path"]
                 if key > prefix and not key.startswith(prefix):
@@ -236,7 +236,7 @@ class ObstoreRequests(Requests):
         return [*found.values()]
 
     async def _exists(self, key: str) -> bool:
-        """Whether an empty object is one: obstore drops the slash at the end of a key, that of a folder's marker."""
+        """Whether an empty object exists: obstore drops the slash at the end of a key, as of a folder's marker."""
         try:
             await self.head(key)
         except TransportError as problem:
@@ -247,7 +247,7 @@ class ObstoreRequests(Requests):
 
     async def delete(self, keys: Sequence[str]) -> Sequence[tuple[str, str]]:
         try:
-            await self._ask(lambda store: store.delete_async([*keys]))
+            await self._send(lambda store: store.delete_async([*keys]))
         except TransportError as problem:
             refused = _REFUSED.search(str(problem))
             if refused is None:
@@ -262,51 +262,58 @@ class ObstoreRequests(Requests):
             endpoint, in_host = endpoint_of(self._settings.endpoint, self.bucket, self._settings.style)
             url = endpoint if in_host else f"{endpoint}/{self.bucket}"
         else:
-            url = await self._ask(lambda store: sign_async(store, "HEAD", "", timedelta(minutes=5)))
-        return await asyncio.to_thread(_date, url, self._settings.verify, self._settings.read_timeout)
+            url = await self._send(lambda store: sign_async(store, "HEAD", "", timedelta(minutes=5)))
+        return await asyncio.to_thread(_request_date, url, self._settings.verify, self._settings.read_timeout)
 
-    async def _ask(self, request: Callable[[Any], Awaitable[T]], mib: int = 1) -> T:
-        """Send a request, whose body may have up to so many MiB, and translate its error."""
-        store = await self._objects(mib)
+    async def _send(self, request: Callable[[Any], Awaitable[T]], mib: int = 1) -> T:
+        """Send a request, whose body may have up to ``mib`` MiB, and translate its error."""
+        store = await self._current_store(mib)
         try:
             return await request(store)
         except Exception as error:  # noqa: BLE001 - obstore's classes do not tell what happened
-            problem = translated(error)
+            problem = translate_error(error)
         raise problem
 
-    async def _objects(self, mib: int = 1) -> Any:
-        """The store of obstore for the credentials that are valid now."""
+    async def _current_store(self, mib: int = 1) -> Any:
+        """Return the store of obstore for the credentials that are valid now."""
         credentials = await self._settings.credentials()
-        made = self._made.get(mib)
+        made = self._stores.get(mib)
         if made is None or made[0] != credentials:
-            async with self._making:
-                made = self._made.get(mib)
+            async with self._store_lock:
+                made = self._stores.get(mib)
                 if made is None or made[0] != credentials:
-                    made = self._made[mib] = (credentials, await asyncio.to_thread(self._make, credentials, mib))
+                    made = self._stores[mib] = (
+                        credentials,
+                        await asyncio.to_thread(self._make_store, credentials, mib),
+                    )
         return made[1]
 
-    def _make(self, credentials: Credentials | None, mib: int) -> Any:
+    def _make_store(self, credentials: Credentials | None, mib: int) -> Any:
         from obstore.store import S3Store
 
-        wanted = self._settings
-        endpoint, in_host = endpoint_of(wanted.endpoint, self.bucket, wanted.style)
+        settings = self._settings
+        endpoint, in_host = endpoint_of(settings.endpoint, self.bucket, settings.style)
         # All is given, because obstore takes the rest from variables of the environment with names of its own.
         config = {
             "aws_endpoint_url_s3": endpoint,
             "virtual_hosted_style_request": in_host,
-            "region": wanted.region,
+            "region": settings.region,
             "skip_signature": credentials is None,
             "conditional_put": "etag",
             "unsigned_payload": False,
             "s3_express": False,
-            "request_payer": wanted.requester_pays,
-            **{ours: wanted.additional[theirs] for theirs, ours in _ENCRYPTION.items() if theirs in wanted.additional},
+            "request_payer": settings.requester_pays,
+            **{
+                ours: settings.additional[theirs]
+                for theirs, ours in _ENCRYPTION.items()
+                if theirs in settings.additional
+            },
         }
         client: dict[str, Any] = {
             "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=wanted.connect_timeout),
+            "connect_timeout": timedelta(seconds=settings.connect_timeout),
             # It includes the upload of the body, for which each further MiB adds a quarter: 4 s at the default.
-            "read_timeout": timedelta(seconds=wanted.read_timeout * (mib + 3) / 4),
+            "read_timeout": timedelta(seconds=settings.read_timeout * (mib + 3) / 4),
             "timeout": timedelta(days=1),  # Of a whole request; its parts have those above.
             "http1_only": True,
             **self._certificates(),
@@ -316,7 +323,7 @@ class ObstoreRequests(Requests):
             config=config,
             client_options=client,
             retry_config={"max_retries": 0, "retry_timeout": timedelta(0)},
-            **({} if credentials is None else {"credential_provider": _Fixed(credentials)}),
+            **({} if credentials is None else {"credential_provider": _FixedCredentials(credentials)}),
         )
 
     def _certificates(self) -> dict[str, Any]:
@@ -326,8 +333,8 @@ class ObstoreRequests(Requests):
         return {"root_certificate": Path(verify).read_bytes()} if isinstance(verify, str) else {}
 
 
-class _Fixed:
-    """A provider of credentials. Passed as options they would be joined with a token from the environment."""
+class _FixedCredentials:
+    """A provider of credentials. Given as options, they would be joined with a token from the environment."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -338,7 +345,7 @@ class _Fixed:
 
 
 def endpoint_of(url: str, bucket: str, style: str | None) -> tuple[str, bool]:
-    """The endpoint that obstore needs, and whether the bucket is a part of its host name, by botocore's rules."""
+    """Return the endpoint for obstore, and whether its host has the bucket, by botocore's rules."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     is_address = ":" in host or host.replace(".", "").isdigit()
@@ -349,14 +356,14 @@ def endpoint_of(url: str, bucket: str, style: str | None) -> tuple[str, bool]:
     return f"{parts.scheme}://{bucket}.{parts.netloc}{parts.path}".rstrip("/"), True
 
 
-def _before(prefix: str) -> str:
-    """A text less than the keys with this prefix, and as great as obstore takes as a place in a list."""
+def _list_start(prefix: str) -> str:
+    """Return a text before the keys with this prefix, and as great as obstore takes as a start of a list."""
     last = chr(ord(prefix[-1]) - 1)
     return f"{prefix[:-1]}{last}\U0010ffff" if last.isalnum() else prefix[:-1]
 
 
-def _date(url: str, verify: bool | str | None, timeout: float) -> str | None:
-    """The header ``Date`` of the answer to a HEAD of a bucket, which may be refused."""
+def _request_date(url: str, verify: bool | str | None, timeout: float) -> str | None:
+    """Return the header ``Date`` of the answer to a HEAD of a bucket, which may be refused."""
     import ssl
     from urllib.error import HTTPError, URLError
     from urllib.request import HTTPSHandler, Request, build_opener
@@ -397,18 +404,18 @@ _STATUS_OF = {
 }
 
 
-def translated(error: Exception) -> TransportError:
-    """An error of obstore as one that ``s3_errors`` maps."""
+def translate_error(error: Exception) -> TransportError:
+    """Translate an error of obstore to one that ``s3_errors`` maps."""
     text = str(error)
     if isinstance(error, ValueError) or type(error).__name__ == "InvalidPathError":
         return UnsupportedRequestError(text)  # A key that a path cannot have: given, or in an answer.
     match = _STATUS.search(text)
     if match is not None:
-        code, message = (_element(name, match[2]) for name in ("Code", "Message"))
+        code, message = (_xml_element(name, match[2]) for name in ("Code", "Message"))
         return TransportError(f"{match[1]} {code}: {message}", Answer(int(match[1]), code, message))
     match = _BODY.search(text)  # Of a success, as DeleteObjects has it.
     if match is not None:
-        code, message = (_element(name, match[1]) for name in ("Code", "Message"))
+        code, message = (_xml_element(name, match[1]) for name in ("Code", "Message"))
         return TransportError(f"{code}: {message}", Answer(status_of_code(code), code, message))
     summary, _, details = text.partition("\n\nDebug source:")
     status = 301 if "redirect without LOCATION" in summary else _STATUS_OF.get(type(error).__name__)
@@ -421,6 +428,6 @@ def translated(error: Exception) -> TransportError:
     return TransportError(summary)
 
 
-def _element(name: str, body: str) -> str:
+def _xml_element(name: str, body: str) -> str:
     match = re.search(_ELEMENT.format(name), body)
     return unescape(match[1]).strip() if match else ""

@@ -33,28 +33,28 @@ _MEANT = {
 _OPTIONS = ("key", "secret", "token", "endpoint_url", "anon", "profile", "client_kwargs", "config_kwargs", "use_ssl")
 
 
-def meant_by(name: str) -> str:
-    """What to write instead of an option that does not exist; empty where it resembles none."""
+def suggest_option(name: str) -> str:
+    """Return what to write instead of an unknown option; empty if no option resembles it."""
     close = difflib.get_close_matches(name, _OPTIONS, n=1)
     return _MEANT.get(name) or (f"Did you mean {close[0]}?" if close else "")
 
 
-def wrong_option(error: Exception, url: str, secrets: Collection[str]) -> InvalidConfigError:
-    """The error for one of a library that makes a client from the options."""
+def wrong_option_error(error: Exception, url: str, secrets: Collection[str]) -> InvalidConfigError:
+    """Return the error for one of a library that makes a client from the options."""
     message = scrub(f"{type(error).__name__}: {error}", secrets)
     unknown = _UNKNOWN_OPTION.search(message)
     if unknown is not None:
-        return unknown_option(unknown[1], url)
+        return unknown_option_error(unknown[1], url)
     return InvalidConfigError(f"Cannot create a client for {url}: {message}. Check storage_options.")
 
 
-def unknown_option(name: str, url: str) -> InvalidConfigError:
-    hint = meant_by(name) or "Its options are those of s3fs.S3FileSystem."
+def unknown_option_error(name: str, url: str) -> InvalidConfigError:
+    hint = suggest_option(name) or "Its options are those of s3fs.S3FileSystem."
     return InvalidConfigError(f"There is no storage option {name!r} for {url}. {hint}")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check the ``endpoint_url`` and numbers, whose errors the libraries report late, or as something else."""
+    """Check the ``endpoint_url`` and numbers, whose errors the libraries report late or misleadingly."""
     client, config = (options.get(name) or {} for name in ("client_kwargs", "config_kwargs"))
     for endpoint in (options.get("endpoint_url"), client.get("endpoint_url")):
         if endpoint and redact(endpoint) != endpoint:
@@ -80,7 +80,7 @@ _SECRET_NAMES = {"key", "secret", "token", "username", "password", "aws_access_k
 
 
 def secrets_in(options: Mapping[str, Any]) -> Iterator[str]:
-    """The values of the options that no message may contain."""
+    """Return the values of the options that no message may contain."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from secrets_in(value)

@@ -1,4 +1,4 @@
-"""What a bucket is asked, by whichever library, each request once; and what the answer to a write proves."""
+"""The requests of a bucket, each sent once by either library, and what the answer to a write proves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_KEYS = 1000
 
 
 class Found(NamedTuple):
-    """An object in a list, or in the answer to a HEAD, by its key in the bucket."""
+    """An object in a list or in the answer to a HEAD, with its key in the bucket."""
 
     key: str
     size: int
@@ -43,56 +43,56 @@ class Requests(ABC):
 
     @abstractmethod
     async def get(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
-        """The bytes from ``first`` to ``last``, inclusive, none if the object ends before; and its ETag, if known."""
+        """Read the bytes ``first`` to ``last``, inclusive, none behind the end; also the ETag, if known."""
 
     @abstractmethod
     async def put(self, key: str, data: bytes, *, absent: bool = False) -> str:
-        """Write an object in one request, with ``absent`` only if there is none; returns its ETag, or an empty text."""
+        """Write an object in one request (``absent``: only a new one); return the ETag or an empty text."""
 
     @abstractmethod
     async def upload(self, key: str, data: bytes) -> str:
-        """The same in parts. If this fails, neither an object nor parts remain, as far as the server answers."""
+        """Write an object in parts. If this fails, neither an object nor parts remain, if the server answers."""
 
     @abstractmethod
     async def head(self, key: str) -> Found: ...
 
     @abstractmethod
     async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
-        """The first objects whose keys start with ``prefix`` and are greater than ``after``, at most ``limit``."""
+        """Return at most ``limit`` objects whose keys start with ``prefix`` and are greater than ``after``."""
 
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> Sequence[tuple[str, str]]:
-        """Delete up to :data:`PAGE_KEYS` objects; returns keys that the server refused, with its error codes."""
+        """Delete up to :data:`PAGE_KEYS` objects; return the keys that the server refused, with its error codes."""
 
     @abstractmethod
     async def date(self) -> str | None:
-        """The header ``Date`` of an answer of the server."""
+        """Return the header ``Date`` of an answer of the server."""
 
     @abstractmethod
     def release(self) -> None:
         """Drop connections."""
 
     async def write(self, key: str, data: bytes) -> None:
-        """Write an object, and ask for it if the answer does not prove that it was written."""
+        """Write an object, and look it up if the answer does not prove that it was written."""
         in_parts = len(data) > MULTIPART_FROM_BYTES
-        etag, expected = await _hashed(data, self.upload(key, data) if in_parts else self.put(key, data), in_parts)
+        etag, expected = await _hash_parts(data, self.upload(key, data) if in_parts else self.put(key, data), in_parts)
         if self._proves(etag, expected):
             return
         try:
             found = await self.head(key)
         except Exception as error:  # noqa: BLE001 - any of them leaves the outcome unknown
             # Not as the cause, whose class would tell what became of the write.
-            raise ForeignAnswerError(f"{_not_ours(etag)}, and the object was not found: {error}") from None
-        self._compare(etag, found.etag, found.size == len(data))
+            raise ForeignAnswerError(f"{_foreign_object_error(etag)}, and the object was not found: {error}") from None
+        self._check_etag(etag, found.etag, found.size == len(data))
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Create an object in one request, and read it if the answer does not prove whose it is; False if it exists.
+        """Create an object in one request; read it if the answer does not prove whose it is. False if it exists.
 
         Anything between here and the store may answer 200: a proxy, a captive portal; and a library that follows a
         redirect reports the success of another request.
         """
         try:
-            etag, expected = await _hashed(data, self.put(key, data, absent=True))
+            etag, expected = await _hash_parts(data, self.put(key, data, absent=True))
         except Exception as error:
             if answer_of(error).status == 412:
                 return False
@@ -101,22 +101,24 @@ class Requests(ABC):
             try:
                 stored, actual = await self.get(key)
             except Exception as error:  # noqa: BLE001 - as above
-                raise ForeignAnswerError(f"{_not_ours(etag)}, and the object could not be read: {error}") from None
-            self._compare(etag, actual, stored == data)
+                raise ForeignAnswerError(
+                    f"{_foreign_object_error(etag)}, and the object could not be read: {error}"
+                ) from None
+            self._check_etag(etag, actual, stored == data)
         return True
 
     def _proves(self, etag: str, expected: str) -> bool:
         return etag == expected or (self._has_own_etags and bool(etag))
 
-    def _compare(self, etag: str, actual: str, same: bool) -> None:
-        """Compare the ETag that a write returned, if any, with that of the object, whose bytes may be the same."""
-        if not same or (etag and etag != plain(actual)):
-            raise ForeignAnswerError(_not_ours(etag))
+    def _check_etag(self, etag: str, actual: str, same: bool) -> None:
+        """Compare the ETag that a write returned, if any, with that of the object; the bytes may be the same."""
+        if not same or (etag and etag != plain_etag(actual)):
+            raise ForeignAnswerError(_foreign_object_error(etag))
         self._has_own_etags = self._has_own_etags or bool(etag)
 
 
 def etag_of(data: bytes, in_parts: bool = False) -> str:
-    """The ETag of an object that is not encrypted, or that S3 encrypts with keys of its own."""
+    """Return the ETag of an object that is not encrypted, or that S3 encrypts with its own keys."""
     if not in_parts:
         return hashlib.md5(data, usedforsecurity=False).hexdigest()
     view = memoryview(data)
@@ -127,24 +129,24 @@ def etag_of(data: bytes, in_parts: bool = False) -> str:
     return f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
-async def _hashed(data: bytes, sending: Awaitable[str], in_parts: bool = False) -> tuple[str, str]:
-    """The ETag of an answer, and that of the bytes."""
+async def _hash_parts(data: bytes, sending: Awaitable[str], in_parts: bool = False) -> tuple[str, str]:
+    """Return the ETag of an answer, and that of the bytes."""
     if len(data) <= MIB:
-        return plain(await sending), etag_of(data)
+        return plain_etag(await sending), etag_of(data)
     hashing = asyncio.create_task(asyncio.to_thread(etag_of, data, in_parts))
     try:
         etag = await sending
     finally:
         expected = await hashing  # The caller may close what is hashed.
-    return plain(etag), expected
+    return plain_etag(etag), expected
 
 
-def plain(etag: str) -> str:
-    """The text of an ETag; a proxy that compresses answers makes it a weak one."""
+def plain_etag(etag: str) -> str:
+    """Return the text of an ETag; a proxy that compresses answers makes it a weak one."""
     return etag.removeprefix("W/").strip('"')
 
 
-def _not_ours(etag: str) -> str:
+def _foreign_object_error(etag: str) -> str:
     return f"the ETag of the answer, {etag}, is not that of the object" if etag else NO_ETAG
 
 

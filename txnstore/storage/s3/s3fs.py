@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from txnstore.storage.s3.client import parameters
+from txnstore.storage.s3.client import operation_parameters
 from txnstore.storage.s3.errors import ForeignAnswerError, answer_of, check_absence
 from txnstore.storage.s3.requests import NO_ETAG, PAGE_KEYS, PART_BYTES, PARTS_AT_ONCE, Found, Requests
 
@@ -34,7 +34,10 @@ class S3fsRequests(Requests):
         s3 = await self.files.get_s3(self.bucket)
         additional = self._additional.get(operation)
         if additional is None:
-            accepted, wanted = parameters(s3, operation), {**self.files.s3_additional_kwargs, **self.files.req_kw}
+            accepted, wanted = (
+                operation_parameters(s3, operation),
+                {**self.files.s3_additional_kwargs, **self.files.req_kw},
+            )
             additional = {name: value for name, value in wanted.items() if name in accepted}
             self._additional[operation] = additional
         return await getattr(s3, operation)(**{**additional, "Bucket": self.bucket, **arguments})
@@ -64,12 +67,14 @@ class S3fsRequests(Requests):
             async with gate:
                 body = bytes(data[first : first + PART_BYTES])
                 answer = await self.call("upload_part", PartNumber=number, Body=body, **upload)
-            return {"PartNumber": number, "ETag": _etag(answer)}
+            return {"PartNumber": number, "ETag": _required_etag(answer)}
 
         sending = [asyncio.create_task(send(first)) for first in range(0, len(data), PART_BYTES)]
         try:
             parts = await asyncio.gather(*sending)
-            return _etag(await self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload))
+            return _required_etag(
+                await self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload)
+            )
         except BaseException:
             for task in sending:
                 task.cancel()
@@ -106,8 +111,8 @@ class S3fsRequests(Requests):
         return date
 
 
-def _etag(answer: dict[str, Any]) -> str:
-    """The ETag in the answer to a part or to the last request of an upload, which S3 never leaves out."""
+def _required_etag(answer: dict[str, Any]) -> str:
+    """Return the ETag in the answer to a part or to the end of an upload, which S3 never leaves out."""
     if not answer.get("ETag"):
         raise ForeignAnswerError(NO_ETAG)
     return str(answer["ETag"])

@@ -26,7 +26,7 @@ _SWITCH = "_retry_connection"
 
 @cache
 def single_attempt_session() -> type[Any]:
-    """The class to pass as ``http_session_cls`` in ``config_kwargs``."""
+    """Return the class to pass as ``http_session_cls`` in ``config_kwargs``."""
     from aiobotocore.httpsession import AIOHTTPSession
     from aiohttp import ClientSession, TraceConfig
 

@@ -1,4 +1,4 @@
-"""What a client for S3 that is not botocore's needs to know: from the options and the environment.
+"""The settings of a client for S3 that is not botocore's, from the options and the environment.
 
 Botocore decides what options, variables and configuration files mean, and needs 0.3 s of processor time to be imported.
 So :func:`plain_settings` reads what needs no decision: keys that are given as they are, a region, an endpoint. Where
@@ -51,7 +51,7 @@ class Settings:
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
-    """The settings that botocore makes of the ``storage_options``, as s3fs passes them on, and of the environment."""
+    """Return the settings that botocore derives from the ``storage_options``, as s3fs passes them, and environment."""
     from botocore import UNSIGNED
     from botocore.config import Config
     from botocore.exceptions import NoCredentialsError
@@ -80,7 +80,7 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
     found: list[Any] = []
 
     async def credentials() -> Credentials | None:
-        """Those that botocore would sign with now; it renews them before they expire."""
+        """Return the credentials that botocore would sign with now; it renews them before they expire."""
         if options.get("anon"):
             return None
         if key and secret:
@@ -157,9 +157,11 @@ _REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-(north|south|east|west|centr
 
 
 def plain_settings(options: Mapping[str, Any], environment: Mapping[str, str]) -> Settings | None:
-    """The settings that the ``storage_options`` and the environment give, if they need no decision of botocore."""
+    """Return the settings from options and environment, if they need no decision of botocore, else None."""
     client, config = (options.get(name) or {} for name in ("client_kwargs", "config_kwargs"))
-    if not (_has_only(options, _OPTIONS) and _has_only(client, _CLIENT) and _has_only(config, _CONFIG)):
+    if not (
+        _has_only_known(options, _OPTIONS) and _has_only_known(client, _CLIENT) and _has_only_known(config, _CONFIG)
+    ):
         return None
     style = config.get("s3") or {}
     if style and style not in ({"addressing_style": known} for known in _STYLES):
@@ -168,17 +170,17 @@ def plain_settings(options: Mapping[str, Any], environment: Mapping[str, str]) -
     if not _VARIABLES.issuperset(set_ones) or not all(environment[name] for name in set_ones):
         return None
     home = Path(environment.get("HOME") or "~").expanduser()
-    profile = _profile(home)
+    profile = _default_profile(home)
     if profile is None or (home / ".config/fsspec").exists():
         return None
-    keys = [*_keys(options, environment, profile)]
+    keys = [*_given_keys(options, environment, profile)]
     endpoints = {
         "options": options.get("endpoint_url"),
         "client": client.get("endpoint_url"),
         "variable": environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"),
     }
     region = client.get("region_name") or environment.get("AWS_DEFAULT_REGION") or profile.get("region")
-    endpoint = endpoints["options"] or endpoints["client"] or endpoints["variable"] or _endpoint(region)
+    endpoint = endpoints["options"] or endpoints["client"] or endpoints["variable"] or _aws_endpoint(region)
     if not keys or endpoint is None or not is_server(endpoint) or (endpoints["options"] and endpoints["client"]):
         return None
     if region is not None and not _NAME.fullmatch(region):
@@ -210,18 +212,18 @@ def is_server(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and url.split() == [url]
 
 
-def _has_only(given: Mapping[str, Any], types: Mapping[str, type | tuple[type, ...]]) -> bool:
-    """Whether all names are known, with values of their types. An empty value means different things to botocore."""
+def _has_only_known(options: Mapping[str, Any], types: Mapping[str, type | tuple[type, ...]]) -> bool:
+    """Whether all names are known, with values of their types. botocore reads an empty value in different ways."""
     return all(
         name in types and isinstance(value, types[name]) and (value or isinstance(value, bool | dict))
-        for name, value in given.items()
+        for name, value in options.items()
     )
 
 
-def _keys(
+def _given_keys(
     options: Mapping[str, Any], environment: Mapping[str, str], profile: Mapping[str, str]
 ) -> Iterator[Credentials | None]:
-    """The keys that are given, the first of which counts; none if an incomplete pair is given, or if there is none."""
+    """Return the first keys that are given; none if an incomplete pair is given, or if there is none."""
     if "anon" in options:
         if options["anon"] and not {"key", "secret", "token"} & options.keys():
             yield None
@@ -238,15 +240,15 @@ def _keys(
             return
 
 
-def _endpoint(region: str | None) -> str | None:
-    """The server of AWS for a region, where its name follows from that of the region."""
+def _aws_endpoint(region: str | None) -> str | None:
+    """Return the server of AWS for a region whose name is a part of the server's."""
     if region in (None, "us-east-1"):
         return "https://s3.amazonaws.com"
     return f"https://s3.{region}.amazonaws.com" if region is not None and _REGION.fullmatch(region) else None
 
 
-def _profile(home: Path) -> dict[str, str] | None:
-    """The default profile in the files of AWS; None if it has settings that are not read here.
+def _default_profile(home: Path) -> dict[str, str] | None:
+    """Read the default profile in the files of AWS; None if it has settings that are not supported here.
 
     Botocore merges its other settings, but takes credentials from one file only: where both have some, it decides.
     """

@@ -83,7 +83,7 @@ class S3Store:
 
     @property
     def identity(self) -> str:
-        """The URL with the endpoint and the user, who may have no permission to write there.
+        """The URL with the endpoint and the user, as another user may have no permission to write there.
 
         It identifies the store in :func:`txnstore.storage.probe.probe_once`.
         """
@@ -101,16 +101,16 @@ class S3Store:
         first, limit = check_range(key, start, end)
         # HTTP cannot request zero bytes. An empty range requests one byte, so that a missing object still raises.
         last = None if limit is None else max(limit - 1, first)
-        data, _ = self._run(Kind.READ, key, lambda requests: requests.get(full, first, last))
+        data, _ = self._run_request(Kind.READ, key, lambda requests: requests.get(full, first, last))
         return data if limit is None else data[: max(0, limit - first)]
 
     def put(self, key: str, data: bytes) -> None:
         full = self._full(key)
-        self._run(Kind.WRITE, key, lambda requests: requests.write(full, data))
+        self._run_request(Kind.WRITE, key, lambda requests: requests.write(full, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         full = self._full(key)
-        return self._run(Kind.CREATE, key, lambda requests: requests.create(full, data))
+        return self._run_request(Kind.CREATE, key, lambda requests: requests.create(full, data))
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
@@ -118,7 +118,7 @@ class S3Store:
         after = self._root + start_after if start_after else ""
         while limit is None or len(infos) < limit:
             rest = None if limit is None else limit - len(infos)
-            listed = self._run(Kind.READ, prefix, partial(_listed, self._root + prefix, after, rest))
+            listed = self._run_request(Kind.READ, prefix, partial(_listed, self._root + prefix, after, rest))
             infos.extend(self._infos(listed))
             if rest is None or len(listed) < rest:
                 break
@@ -129,19 +129,19 @@ class S3Store:
         names = [self._full(key) for key in keys]
         for first in range(0, len(names), PAGE_KEYS):
             batch = partial(_deleted, names[first : first + PAGE_KEYS])
-            for name, code in self._run(Kind.WRITE, keys[first], batch):
+            for name, code in self._run_request(Kind.WRITE, keys[first], batch):
                 if code != "NoSuchKey":
                     raise from_code(code, Kind.WRITE, self.bucket, f"s3://{self.bucket}/{name}")
 
     def stat(self, key: str) -> ObjectInfo:
         full = self._full(key)
-        found = self._run(Kind.READ, key, lambda requests: requests.head(full))
+        found = self._run_request(Kind.READ, key, lambda requests: requests.head(full))
         return ObjectInfo(key, found.size, _milliseconds(found.modified))
 
     def now_ms(self) -> int:
         """Return the server's clock, from the ``Date`` header of a HEAD response; its resolution is one second."""
         try:
-            date = self._run(Kind.READ, "", lambda requests: requests.date())
+            date = self._run_request(Kind.READ, "", lambda requests: requests.date())
         except ObjectNotFoundError:  # A HEAD response has no body with an error code: only the bucket can be missing.
             raise from_code("NoSuchBucket", Kind.READ, self.bucket, self.url) from None
         if date is None:
@@ -149,12 +149,12 @@ class S3Store:
         return _milliseconds(parsedate_to_datetime(date))
 
     def bucket_settings(self) -> BucketSettings:
-        """The versioning and the lifecycle rules of the bucket; two requests. A refused one is part of the result."""
+        """Read the versioning and the lifecycle rules of the bucket. A refusal is a part of the result."""
         settings = BucketSettings(self._root, transport=self._requests(self._wish).name)
         s3fs = self._s3fs()
 
         def ask(operation: str) -> Any:
-            return self._run(Kind.READ, "", lambda _: s3fs.call(operation), s3fs)
+            return self._run_request(Kind.READ, "", lambda _: s3fs.call(operation), s3fs)
 
         try:
             settings = replace(settings, versioning=ask("get_bucket_versioning").get("Status") or "Off")
@@ -192,17 +192,17 @@ class S3Store:
                 continue  # Some tools create "folder/" markers; txnstore never creates such keys.
             yield ObjectInfo(key, item.size, _milliseconds(item.modified))
 
-    def _run(
+    def _run_request(
         self, kind: Kind, key: str, request: Callable[[Requests], Awaitable[T]], requests: Requests | None = None
     ) -> T:
-        """Run the coroutine on the event loop of this process and map every error to :mod:`txnstore.errors`."""
+        """Run the coroutine on the event loop of this process, and map its error to :mod:`txnstore.errors`."""
         used = self._requests(self._wish) if requests is None else requests
         answer = run_on(own_loop(), lambda: request(used))
         error = answer.exception()
         if error is None:
             return answer.result()
         if isinstance(error, UnsupportedRequestError) and requests is None:
-            return self._run(kind, key, request, self._s3fs())
+            return self._run_request(kind, key, request, self._s3fs())
         if not isinstance(error, Exception) or isinstance(error, InvalidConfigError):
             raise error
         url = f"{self.url}/{key}" if key else self.url
@@ -210,27 +210,27 @@ class S3Store:
         raise map_s3_error(error, kind, self.bucket, url, self._secrets)
 
     def _s3fs(self) -> S3fsRequests:
-        """The requests through s3fs, also of a store on obstore: for the few that obstore does not have."""
+        """Return the requests through s3fs, for the few that obstore does not have."""
         requests = self._requests(self._wish)
         if not isinstance(requests, S3fsRequests):
             requests = self._requests("s3fs")
         assert isinstance(requests, S3fsRequests)
         return requests
 
-    def _requests(self, wish: str | None) -> Requests:
-        """The requests of this process, through the transport that is wished for."""
-        key = (os.getpid(), wish)
+    def _requests(self, transport_choice: str | None) -> Requests:
+        """Return the requests of this process, through the chosen transport."""
+        key = (os.getpid(), transport_choice)
         requests = self._clients.get(key)
         if requests is None:
             with self._lock.own:
                 requests = self._clients.get(key)
                 if requests is None:  # It imports, and reads files.
-                    requests = self._clients[key] = in_thread(partial(self._connect, wish))
+                    requests = self._clients[key] = in_thread(partial(self._connect, transport_choice))
         return requests
 
-    def _connect(self, wish: str | None) -> Requests:
+    def _connect(self, transport_choice: str | None) -> Requests:
         options = {name: value for name, value in self._options.items() if name != OPTION}
-        return requests_of(options, self.bucket, self.url, wish, self._secrets)
+        return requests_of(options, self.bucket, self.url, transport_choice, self._secrets)
 
 
 def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
