@@ -33,7 +33,7 @@ __all__ = [
 
 
 def session(*, master: str | None = None, app_name: str | None = None, **conf: object) -> SparkSession:
-    """A session of Spark whose Python workers run the interpreter of this process, and so find txnstore.
+    """Return a Spark session whose Python workers run the interpreter of this process, and so find txnstore.
 
     Spark takes the interpreter from the environment: this sets ``PYSPARK_PYTHON`` there, unless it is set, and
     ``PYSPARK_DRIVER_PYTHON`` for the processes of data sources on this machine. If there is a session, it is returned.
@@ -160,7 +160,7 @@ def read(
 
 
 def write_stream(frame: DataFrame, url: str, **options: object) -> DataStreamWriter:
-    """A writer of a stream to ``format("txnstore")``, whose options and columns are checked now.
+    """Return a writer of a stream to ``format("txnstore")``, whose options and columns are checked now.
 
     Spark asks a Python sink for the first time in the first micro-batch. This makes the same checks in this process:
     options, store, permissions, topic, columns, checkpoint. ``start(write_stream(…).trigger(…))`` starts the query.
@@ -178,10 +178,10 @@ def write_stream(frame: DataFrame, url: str, **options: object) -> DataStreamWri
         UnknownTopicOrPartitionError: There is no such topic.
         SchemaMismatchError: The topic does not take these columns.
     """
-    from txnstore.spark.streams.queries import checked_writer
+    from txnstore.spark.streams.queries import make_stream_writer
 
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    return checked_writer(frame, {**texts, "path": url})
+    return make_stream_writer(frame, {**texts, "path": url})
 
 
 def start(writer: DataStreamWriter, timeout: float = 60.0) -> StreamingQuery:
@@ -198,9 +198,9 @@ def start(writer: DataStreamWriter, timeout: float = 60.0) -> StreamingQuery:
     Raises:
         pyspark.errors.StreamingQueryException: The query has ended with an error; the message has its cause.
     """
-    from txnstore.spark.streams.queries import started
+    from txnstore.spark.streams.queries import start_and_wait
 
-    return started(writer, timeout)
+    return start_and_wait(writer, timeout)
 
 
 def for_each_batch(
@@ -213,7 +213,7 @@ def for_each_batch(
     storage_options: Mapping[str, Any] | None = None,
     principal: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``writeStream.foreachBatch`` that makes each micro-batch one transaction, committed once.
+    """Return a function for ``writeStream.foreachBatch`` that makes each micro-batch one transaction, committed once.
 
     Args:
         url: The URL of the store.
@@ -228,17 +228,17 @@ def for_each_batch(
     Raises:
         InvalidConfigError: An argument is wrong.
     """
-    from txnstore.spark.options import checked_location, checked_sink
+    from txnstore.spark.options import make_location, make_sink_options
     from txnstore.spark.streams import foreach
 
-    location = checked_location(url, storage_options or {}, principal)
-    options = checked_sink(location, None, transactional_id, group, checkpoint)
+    location = make_location(url, storage_options or {}, principal)
+    options = make_sink_options(location, None, transactional_id, group, checkpoint)
     check_callable("function", function)
     return lambda frame, batch_id: foreach.run(function, options, frame, batch_id)
 
 
 def lag(progress: StreamingQueryProgress | None) -> dict[TopicPartition, int]:
-    """The offsets that a streaming query has not read yet, by partition, over all its sources of txnstore.
+    """Return the offsets that a streaming query has not read yet, by partition, over all its sources of txnstore.
 
     Args:
         progress: ``query.lastProgress``, or that of a listener; None, before the first micro-batch, gives no lag.
@@ -250,14 +250,14 @@ def lag(progress: StreamingQueryProgress | None) -> dict[TopicPartition, int]:
 
     result: dict[TopicPartition, int] = {}
     for source in [] if progress is None else json.loads(progress.json)["sources"]:
-        end, latest = (_json(source.get(name)) for name in ("endOffset", "latestOffset"))
+        end, latest = (_parse_json(source.get(name)) for name in ("endOffset", "latestOffset"))
         if is_position(end) and isinstance(latest, dict):
             result.update(lag_of(end, latest))
     return result
 
 
-def _json(value: Any) -> Any:
-    """A value that Spark gives as JSON, or as text with JSON."""
+def _parse_json(value: Any) -> Any:
+    """Parse a value that Spark gives as JSON, or as text with JSON."""
     import json
 
     return json.loads(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Executes jobs of the maintenance as tasks of Spark: those of compactions, and of deep verifications.
+"""Executes maintenance jobs, those of compactions and deep verifications, as tasks of Spark.
 
 A job only reads and uploads segments; the driver plans, and commits what the tasks have uploaded. So a task may fail,
 run again or run twice: what is not committed is left to the vacuum.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, InvalidConfigError, TxnStoreError
 from txnstore.runtime import Runtime
-from txnstore.spark.options import checked_location
+from txnstore.spark.options import make_location
 from txnstore.spark.workers import check_workers, make_session
 from txnstore.storage.base import ObjectStore
 from txnstore.threads import Workers, load
@@ -47,14 +47,14 @@ class SparkEngine:
     """
 
     def __init__(self, connection: Connection) -> None:
-        checked_location(connection.url, {})
+        make_location(connection.url, {})
         self._objects = connection.objects
         self._spark = session({})
 
     def run(
         self, jobs: Iterable[tuple[K, Callable[[ObjectStore, Executor, Runtime], T]]]
     ) -> Iterator[tuple[K, Callable[[], T]]]:
-        """Execute jobs, up to 1,000 at a time; yields those that succeeded first, and a call with the result of each.
+        """Execute jobs, up to 1,000 at a time; yield the successful ones first, each with a call for its result.
 
         A job that failed raises its error when its result is asked for, after the others.
 
@@ -66,37 +66,37 @@ class SparkEngine:
         while wave := list(islice(remaining, _TASKS)):
             tasks = [pickle.dumps(job) for _, job in wave]
             try:
-                results = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(_task(store)).collect()
+                results = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(_task_function(store)).collect()
             except _spark_errors() as error:
                 msg = (
-                    f"a job of Spark failed, and nothing of it was committed: {_reason(error)}. If a worker had too "
+                    f"a job of Spark failed, and nothing of it was committed: {_summary(error)}. If a worker had too "
                     "little memory, lower memory_limit, or give the executors more (spark.executor.memoryOverhead)"
                 )
                 raise TxnStoreError(msg) from error
-            ended = [(value, *_ended(*result)) for (value, _), result in zip(wave, results, strict=True)]
+            ended = [(value, *_decode_outcome(*result)) for (value, _), result in zip(wave, results, strict=True)]
             for value, result, failure in sorted(ended, key=lambda each: each[2] is not None):
-                yield value, partial(_result, result, failure)
+                yield value, partial(_return_or_raise, result, failure)
 
 
-def _result(result: T, error: TxnStoreError | None) -> T:
+def _return_or_raise(result: T, error: TxnStoreError | None) -> T:
     if error is not None:
         raise error
     return result
 
 
-def _ended(lacking: str | None, outcome: bytes) -> tuple[Any, TxnStoreError | None]:
-    """The result of a task, or its error."""
-    if lacking is not None:
+def _decode_outcome(missing_package: str | None, outcome: bytes) -> tuple[Any, TxnStoreError | None]:
+    """Return the result of a task, or its error."""
+    if missing_package is not None:
         advice = "install txnstore[spark] there, or set spark.pyspark.python to an interpreter that has it"
-        return None, InvalidConfigError(f"{lacking}: {advice}")
+        return None, InvalidConfigError(f"{missing_package}: {advice}")
     result, error, cause = pickle.loads(outcome)  # noqa: S301 - from our own task
     if error is not None:
         error.__cause__ = cause
     return result, error
 
 
-def _task(store: bytes) -> Callable[[bytes], tuple[str | None, bytes]]:
-    """The function of a task. Spark sends it by value, so that a worker without txnstore can say so."""
+def _task_function(store: bytes) -> Callable[[bytes], tuple[str | None, bytes]]:
+    """Return the function of a task. Spark sends it by value, so that a worker without txnstore can say so."""
 
     def run(job: bytes) -> tuple[str | None, bytes]:
         import platform
@@ -138,7 +138,7 @@ def execute(store: bytes, job: bytes) -> bytes:
 
 
 def session(conf: Mapping[str, object]) -> SparkSession:
-    """The active session, or a new one with these settings.
+    """Return the active session, or a new one with these settings.
 
     Raises:
         InvalidConfigError: There is none that can be used.
@@ -154,7 +154,7 @@ def session(conf: Mapping[str, object]) -> SparkSession:
     except _spark_errors() as error:
         master = re.sub(r"//[^/]*@", "//", str(conf.get("spark.master", "that of Spark's own configuration")))
         msg = (
-            f"Spark does not start: {_reason(error)}. It needs Java 17 or newer, and a master that it can reach; the "
+            f"Spark does not start: {_summary(error)}. It needs Java 17 or newer, and a master that it can reach; the "
             f"master is {master}"
         )
         raise InvalidConfigError(msg) from error
@@ -166,14 +166,14 @@ def session(conf: Mapping[str, object]) -> SparkSession:
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:
-    """The errors of Spark that Python code gets."""
+    """Return the classes of Spark's errors in Python code."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     return Py4JError, PySparkException
 
 
-def _reason(error: Exception) -> str:
-    """The first line of an error: of one in the JVM that of its exception, which follows the call that failed."""
+def _summary(error: Exception) -> str:
+    """Return the first line of an error; of one in the JVM, that of its exception, after the failed call."""
     lines = str(error).splitlines()
     return (lines[1] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]).removeprefix(": ").rstrip(".")

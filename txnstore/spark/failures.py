@@ -25,33 +25,33 @@ _HIDE = "SPARK_HIDE_TRACEBACK"
 
 
 def line_first(kind: _Class) -> _Class:
-    """A class decorator: errors of txnstore that leave a method reach Spark's user as one line."""
+    """Decorate a class: errors of txnstore that leave a method reach Spark's user as one line."""
     for name, method in list(vars(kind).items()):
         if callable(method) and not isinstance(method, type) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, _reported(method))
+            setattr(kind, name, _hide_traceback(method))
     return kind
 
 
-def _reported(method: Callable[..., Any]) -> Callable[..., Any]:
+def _hide_traceback(method: Callable[..., Any]) -> Callable[..., Any]:
     if isgeneratorfunction(method):
 
         @wraps(method)
         def iterate(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            with _one_line():
+            with _report_one_line():
                 yield from method(*args, **kwargs)
 
         return iterate
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _one_line():
+        with _report_one_line():
             return method(*args, **kwargs)
 
     return call
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _report_one_line() -> Iterator[None]:
     try:
         yield
     except TxnStoreError:

@@ -47,7 +47,7 @@ _STORAGE = "storage."
 
 
 class SystemColumns(StrEnum):
-    """What a read and a write do with the columns that the store gives to records."""
+    """The use of the columns that the store gives to records, in reads and writes."""
 
     INCLUDE = "include"
     IGNORE = "ignore"
@@ -55,7 +55,7 @@ class SystemColumns(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A store: its URL, its storage options, which may contain secrets, and its user (None: the environment says)."""
+    """A store: URL, storage options (maybe with secrets), and user (None: that of the environment)."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -117,7 +117,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """How a write creates a topic that does not exist.
+    """The settings of a topic that a write creates if it does not exist.
 
     Attributes:
         partitions: The number of partitions.
@@ -174,7 +174,7 @@ class SinkOptions:
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the options of a read. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _checked(options, streaming=streaming)
+    named = _check_names(options, streaming=streaming)
     topics = tuple(values.parse_names("topic", named.get("topic", "")))
     pattern = named.get("topicPattern")
     check_expression(pattern)
@@ -193,7 +193,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         msg = "the option columns names no column"
         raise InvalidConfigError(msg)
     return ReadOptions(
-        location=_location(named),
+        location=_parse_location(named),
         topics=topics,
         pattern=pattern,
         columns=None if columns is None else tuple(values.parse_columns(columns)),
@@ -203,7 +203,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         start_ms=_optional_time(named, "startingTimestamp"),
         end_ms=_optional_time(named, "endingTimestamp"),
         isolation=check_choice("isolation", named.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
-        min_partitions=_at_least(named, "minPartitions", 1, None),
+        min_partitions=_parse_at_least(named, "minPartitions", 1, None),
         snapshot=parse_moment("the option snapshot", named["snapshot"]) if "snapshot" in named else None,
         system_columns=not _ignores_system_columns(named),
     )
@@ -211,7 +211,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a streaming read. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _checked(options, streaming=True)
+    named = _check_names(options, streaming=True)
     if "snapshot" in named:
         msg = "snapshot is for batch reads: a stream reads on from its startingOffsets or startingTimestamp"
         raise InvalidConfigError(msg)
@@ -224,15 +224,15 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise InvalidConfigError(msg)
     return StreamOptions(
         read,
-        max_offsets=_at_least(named, "maxOffsetsPerTrigger", 1, None),
+        max_offsets=_parse_at_least(named, "maxOffsetsPerTrigger", 1, None),
         fail_on_data_loss=values.parse_boolean("failOnDataLoss", named.get("failOnDataLoss", "true")),
-        poll_interval_ms=_at_least(named, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
-        group=_group(named),
+        poll_interval_ms=_parse_at_least(named, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
+        group=_parse_group(named),
     )
 
 
 def column_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read when Spark asks for its columns, which is the same for batches and streams.
+    """Parse the options of a read when Spark asks for its columns, in the same way for batches and streams.
 
     Raises:
         InvalidConfigError: An option is wrong; the message names it.
@@ -244,13 +244,13 @@ def column_options(options: Mapping[str, str]) -> ReadOptions:
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _checked(options, streaming=True)
+    named = _check_names(options, streaming=True)
     for name in ("txnVersion", "txnScope"):
         if name in named:
             msg = f"{name} is for batch writes: a stream has its query and the number of the micro-batch as version"
             raise InvalidConfigError(msg)
-    sink = checked_sink(
-        _location(named),
+    sink = make_sink_options(
+        _parse_location(named),
         named.get("topic"),
         named.get("transactionalId"),
         named.get("group"),
@@ -259,10 +259,10 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     return replace(sink, create=_new_topic(named), ignore_system_columns=_ignores_system_columns(named))
 
 
-def checked_sink(
+def make_sink_options(
     location: Location, topic: str | None, transactional_id: str | None, group: str | None, checkpoint: str | None
 ) -> SinkOptions:
-    """The options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
+    """Make the options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
     if transactional_id is not None:
         check_id("transactionalId", transactional_id)
     if group is not None:
@@ -275,7 +275,7 @@ def checked_sink(
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a write. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _checked(options)
+    named = _check_names(options)
     transactional_id = named.get("transactionalId")
     version = _optional_integer(named, "txnVersion")
     if transactional_id is not None:
@@ -291,7 +291,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         raise InvalidConfigError(msg)
     versions = () if version is None else ((named.get("txnScope", ""), version),)
     return WriteOptions(
-        _location(named),
+        _parse_location(named),
         named.get("topic"),
         transactional_id,
         versions,
@@ -301,7 +301,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _new_topic(options: Mapping[str, str]) -> NewTopic | None:
-    """How to create the topic of a write if it does not exist."""
+    """Parse the settings of a topic that a write creates if it does not exist."""
     if not values.parse_boolean("createTopic", options.get("createTopic", "false")):
         for name in _CREATE:
             if name in options:
@@ -311,7 +311,7 @@ def _new_topic(options: Mapping[str, str]) -> NewTopic | None:
     if "topic" not in options:
         msg = "createTopic needs the option topic: the rows of a frame with a column _topic show no topic's columns"
         raise InvalidConfigError(msg)
-    partitions = _at_least(options, "createTopic.partitions", 1, 1) or 1
+    partitions = _parse_at_least(options, "createTopic.partitions", 1, 1) or 1
     return NewTopic(partitions, options.get("createTopic.key"), options.get("createTopic.timestamp"))
 
 
@@ -320,17 +320,17 @@ def _ignores_system_columns(options: Mapping[str, str]) -> bool:
     return check_choice("systemColumns", value, SystemColumns) is SystemColumns.IGNORE
 
 
-def _group(options: Mapping[str, str]) -> str | None:
+def _parse_group(options: Mapping[str, str]) -> str | None:
     return check_id("group", options["group"]) if "group" in options else None
 
 
-def _at_least(options: Mapping[str, str], option: str, least: int, default: int | None) -> int | None:
+def _parse_at_least(options: Mapping[str, str], option: str, least: int, default: int | None) -> int | None:
     number = _optional_integer(options, option)
     return default if number is None else check_integer(option, number, least)
 
 
-def _checked(options: Mapping[str, str], *, streaming: bool = False) -> dict[str, str]:
-    """The options with their documented names; raises for an unknown option, and for one of streams in a batch."""
+def _check_names(options: Mapping[str, str], *, streaming: bool = False) -> dict[str, str]:
+    """Return options by their documented names; refuse unknown ones, and options of streams in a batch."""
     named: dict[str, str] = {}
     for key in options:
         if key.lower().startswith(_STORAGE):
@@ -338,7 +338,7 @@ def _checked(options: Mapping[str, str], *, streaming: bool = False) -> dict[str
             continue
         name = _KNOWN.get(key.lower())
         if name is None:
-            raise _unknown(key)
+            raise _unknown_option_error(key)
         if name in _STREAMING and not streaming:
             msg = f"the option {name} is for streaming queries"
             raise InvalidConfigError(msg)
@@ -346,24 +346,24 @@ def _checked(options: Mapping[str, str], *, streaming: bool = False) -> dict[str
     return named
 
 
-def _unknown(key: str) -> InvalidConfigError:
+def _unknown_option_error(key: str) -> InvalidConfigError:
     close = difflib.get_close_matches(key.lower(), _KNOWN, n=1, cutoff=0.6)
     names = ", ".join(sorted({*_READ, *_WRITE, *_STREAMING})) + f", {_STORAGE}*"
     hint = f"did you mean {_KNOWN[close[0]]}? " if close else ""
     return InvalidConfigError(f"there is no option {key!r}; {hint}The options are {names}")
 
 
-def _location(options: Mapping[str, str]) -> Location:
+def _parse_location(options: Mapping[str, str]) -> Location:
     storage = {
         key[len(_STORAGE) :]: values.parse_storage_value(key, options[key])
         for key in options
         if key.lower().startswith(_STORAGE)
     }
-    return checked_location(options.get("path", ""), storage, options.get("principal"))
+    return make_location(options.get("path", ""), storage, options.get("principal"))
 
 
-def checked_location(url: str, storage_options: Mapping[str, Any], principal: str | None = None) -> Location:
-    """The store at a URL that all processes of Spark can reach. Raises :class:`InvalidConfigError` for another one."""
+def make_location(url: str, storage_options: Mapping[str, Any], principal: str | None = None) -> Location:
+    """Return a store whose URL all processes of Spark can reach. Raises :class:`InvalidConfigError` for others."""
     if not url:
         msg = 'where is the store? Give its URL: load("s3://…") or save("s3://…")'
         raise InvalidConfigError(msg)
@@ -380,7 +380,7 @@ def _optional_integer(options: Mapping[str, str], option: str) -> int | None:
 
 
 def _optional_time(options: Mapping[str, str], option: str) -> int | None:
-    """The first millisecond that is not before the time of the option."""
+    """Parse a time to the first millisecond that is not before it."""
     text = options.get(option)
     if text is None:
         return None

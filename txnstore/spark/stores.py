@@ -23,7 +23,7 @@ _lock = threading.Lock()
 
 
 def open_location(location: Location) -> Connection:
-    """The store, with its chains read, for the driver of a write.
+    """Open the store and read its chains, for the driver of a write.
 
     Raises:
         UnsafeStorageError: The storage does not refuse a second create of a name.
@@ -40,7 +40,7 @@ def open_location(location: Location) -> Connection:
 
 
 def cached_connection(location: Location) -> Connection:
-    """The same, cached in this process: Spark plans and commits each micro-batch in a process that it uses again.
+    """Open the store as :func:`open_location`, once per process, because Spark reuses the processes of micro-batches.
 
     Its view is refreshed, with one GET for each chain. A store that was created again at this URL is opened again.
     """
@@ -66,10 +66,10 @@ def _exists(connection: Connection) -> bool:
 
 
 def open_reader(location: Location) -> Connection:
-    """The store for a read, which writes only to end an expired transaction that holds back what it reads."""
+    """Open the store for a read, which writes only to end an expired transaction that holds back its records."""
     return open_to_read(open_objects(location), location.principal)
 
 
 def open_objects(location: Location) -> ObjectStore:
-    """The objects of the store alone, without a request: for tasks, which get all they need."""
+    """Open the objects of the store without a request: tasks get all else that they need."""
     return open_store(location.url, dict(location.storage_options))

@@ -25,7 +25,7 @@ def check_columns(options: Mapping[str, str]) -> None:
     if _PROPERTY in options:
         msg = (
             f"{_WHY} when it is read or written, so a topic cannot be a table of Spark's catalog. For SELECT and "
-            f"INSERT INTO, make a view: {_view(options)}"
+            f"INSERT INTO, make a view: {_suggested_view(options)}"
         )
         raise InvalidConfigError(msg)
 
@@ -38,7 +38,7 @@ def check_read(options: Mapping[str, str]) -> None:
     """
     if not options:
         msg = (
-            f"this read has no options; {_WHY}. Read a view: {_view(options)}; or with "
+            f"this read has no options; {_WHY}. Read a view: {_suggested_view(options)}; or with "
             'spark.read.format("txnstore").option("topic", "…").load("…"); or name the store in the statement: '
             "the table WITH (path = '…', topic = '…')"
         )
@@ -52,32 +52,33 @@ def check_write(options: Mapping[str, str]) -> None:
         InvalidConfigError: The message says what to write instead.
     """
     if not options:
-        msg = f"this write has no options; {_WHY}. {_writes(options)}"
+        msg = f"this write has no options; {_WHY}. {_describe_writes(options)}"
         raise InvalidConfigError(msg)
 
 
-def new_table() -> str:
-    """The error of a write that creates a table: ``saveAsTable``, ``writeTo(…).create()``, CREATE TABLE … AS SELECT."""
-    return f"{_WHY}, so the new table could not be read, and nothing was written. {_writes({})}"
+def new_table_message() -> str:
+    """Return the message for a write that creates a table: ``saveAsTable``, ``writeTo(…).create()`` and others."""
+    return f"{_WHY}, so the new table could not be read, and nothing was written. {_describe_writes({})}"
 
 
-def _writes(options: Mapping[str, str]) -> str:
+def _describe_writes(options: Mapping[str, str]) -> str:
     return (
         'Write a DataFrame with df.write.format("txnstore").option("topic", "…").mode("append").save("…"), '
-        f'where option("createTopic", "true") creates the topic; or INSERT INTO a view: {_view(options)}; or name the '
-        "store in the statement: INSERT INTO the table WITH (path = '…', topic = '…') …"
+        'where option("createTopic", "true") creates the topic; or INSERT INTO a view: '
+        f"{_suggested_view(options)}; or name the store in the statement: "
+        "INSERT INTO the table WITH (path = '…', topic = '…') …"
     )
 
 
-def _view(options: Mapping[str, str]) -> str:
+def _suggested_view(options: Mapping[str, str]) -> str:
     path = options.get("option.path") or options.get("path") or "…"
     if path.startswith("file:/") and not path.startswith("file://"):
         path = path.replace("file:", "file://", 1)  # Hadoop writes it with one slash.
     view_options = {"path": path, "topic": options.get("topic") or "…", "systemColumns": "ignore"}
-    listed = ", ".join(f"{name} '{_escaped(value)}'" for name, value in view_options.items())
+    listed = ", ".join(f"{name} '{_escape_text(value)}'" for name, value in view_options.items())
     return f"CREATE TEMPORARY VIEW name USING txnstore OPTIONS ({listed})"
 
 
-def _escaped(text: str) -> str:
-    """The text inside of a string of Spark's SQL, which users copy."""
+def _escape_text(text: str) -> str:
+    """Escape a text for a string of Spark's SQL, which users copy."""
     return text.replace("\\", r"\\").replace("'", r"\'")

@@ -50,7 +50,7 @@ class TopicCreator(Protocol):
 
 
 def topic_schema(schema: StructType, *, typed: bool = False) -> pa.Schema | None:
-    """The schema of the topic for a DataFrame; None for a topic of Kafka records.
+    """Return the schema of the topic for a DataFrame; None for a topic of Kafka records.
 
     That is the case if the DataFrame has a column ``value``, and no columns but those of a Kafka record, of the types
     that such a topic takes. All columns are nullable, as in other data sources of Spark. Columns that only route rows
@@ -71,11 +71,11 @@ def topic_schema(schema: StructType, *, typed: bool = False) -> pa.Schema | None
     types = {field.name: field.dataType.simpleString() for field in fields}
     if not typed and "value" in types and all(name in _RECORD_TYPES.get(column, ()) for column, name in types.items()):
         return None
-    return pa.schema([pa.field(field.name, _arrow(field.dataType, field.name)) for field in fields])
+    return pa.schema([pa.field(field.name, _arrow_type(field.dataType, field.name)) for field in fields])
 
 
 def create_missing(connection: Connection, view: View, name: str, schema: StructType, settings: NewTopic) -> View:
-    """The view with the topic, which is created from the schema of a DataFrame if it does not exist.
+    """Create the topic from the schema of a DataFrame if it does not exist; return the view with it.
 
     Raises:
         SchemaMismatchError: A topic cannot store a column, or its key or timestamp is none of its columns.
@@ -94,14 +94,18 @@ def create_missing(connection: Connection, view: View, name: str, schema: Struct
     return connection.view(refresh=False)
 
 
-def _arrow(data_type: DataType, column: str) -> pa.DataType:
-    """The Arrow type of a column of Spark, or of a part of it; ``column`` is its path."""
+def _arrow_type(data_type: DataType, column: str) -> pa.DataType:
+    """Return the Arrow type of a column of Spark, or of a part of it; ``column`` is its path."""
     if isinstance(data_type, ArrayType):
-        return pa.list_(_arrow(data_type.elementType, f"{column}.element"))
+        return pa.list_(_arrow_type(data_type.elementType, f"{column}.element"))
     if isinstance(data_type, MapType):
-        return pa.map_(_arrow(data_type.keyType, f"{column}.key"), _arrow(data_type.valueType, f"{column}.value"))
+        return pa.map_(
+            _arrow_type(data_type.keyType, f"{column}.key"), _arrow_type(data_type.valueType, f"{column}.value")
+        )
     if isinstance(data_type, StructType):
-        return pa.struct([(field.name, _arrow(field.dataType, f"{column}.{field.name}")) for field in data_type.fields])
+        return pa.struct(
+            [(field.name, _arrow_type(field.dataType, f"{column}.{field.name}")) for field in data_type.fields]
+        )
     name = data_type.simpleString()
     converted = arrow_type(name)
     if converted == pa.null():

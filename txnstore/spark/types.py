@@ -40,17 +40,17 @@ _SHORTER = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
 def spark_schema(schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema that Spark expects for these columns: all nullable, timestamps in microseconds."""
+    """Return the Arrow schema that Spark expects for these columns: all nullable, timestamps in microseconds."""
     return pa.schema([pa.field(field.name, _spark_type(field.type, field.name)) for field in schema])
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The columns of a :func:`spark_schema` as DDL of Spark SQL."""
+    """Return the columns of a :func:`spark_schema` as DDL of Spark SQL."""
     return ", ".join(f"{quoted(field.name)} {type_name(field.type, quote=True)}" for field in schema)
 
 
 def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
-    """The name of a type of a :func:`spark_schema`, as ``DataType.simpleString`` gives it.
+    """Return the name of a type of a :func:`spark_schema`, as ``DataType.simpleString`` gives it.
 
     ``quote``: put the names of struct fields in backquotes, as DDL requires.
     """
@@ -69,7 +69,7 @@ def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type in which Spark sends a column of this ``simpleString``; null for nested types."""
+    """Return the Arrow type in which Spark sends a column of this ``simpleString``; null for nested types."""
     decimal = _DECIMAL.fullmatch(name)
     return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else _BY_NAME.get(name, pa.null())
 
@@ -83,20 +83,20 @@ def to_batches(tables: Iterator[pa.Table], target: pa.Schema) -> Iterator[pa.Rec
         rows += table.num_rows
         size += table.nbytes
         if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
-            yield from _cut(waiting, rows, size, target)
+            yield from _split_table(waiting, rows, size, target)
             waiting, rows, size = [], 0, 0
     if rows:
-        yield from _cut(waiting, rows, size, target)
+        yield from _split_table(waiting, rows, size, target)
 
 
-def _cut(tables: list[pa.Table], rows: int, size: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _split_table(tables: list[pa.Table], rows: int, size: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     table = pa.concat_tables(tables)
     count = min(BATCH_ROWS, max(1, rows * _BATCH_BYTES // max(1, size)))
     for first in range(0, rows, count):
-        yield _batch(table.slice(first, count), target)
+        yield _to_batch(table.slice(first, count), target)
 
 
-def _batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:
+def _to_batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for field in target:
         column = table.column(field.name)
@@ -106,17 +106,17 @@ def _batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:
             msg = f"column {field.name!r} holds nulls, but the schema of the read declares it not null"
             raise SchemaMismatchError(msg)
         arrays.append(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
-    exact = [_exact(array, field) for array, field in zip(arrays, target, strict=True)]
+    exact = [_cast_exactly(array, field) for array, field in zip(arrays, target, strict=True)]
     return pa.RecordBatch.from_arrays(exact, schema=target)
 
 
-def _exact(array: pa.Array, field: pa.Field) -> pa.Array:
-    """The array with exactly the field's type: equal types may differ in the names of list elements."""
+def _cast_exactly(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the array with exactly the field's type: equal types may differ in the names of list elements."""
     return array if array.type.equals(field.type, check_metadata=True) else array.cast(field.type)
 
 
 def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
-    """The Arrow type that Spark expects; raises only for types of a newer txnstore, as the catalog refuses others."""
+    """Return the Arrow type that Spark expects; the catalog refuses topics with any other type."""
     if data_type in _SAME or pt.is_decimal128(data_type):
         return data_type
     if data_type in _SHORTER:
@@ -137,5 +137,5 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
 
 
 def quoted(name: str) -> str:
-    """A column name quoted for Spark SQL."""
+    """Quote a column name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

@@ -18,7 +18,7 @@ Offsets = str | Mapping[TopicPartition, int]
 
 
 def parse_storage_value(key: str, text: str) -> Any:
-    """The value of a storage option: parsed JSON for true, false, an object or a list, else the text."""
+    """Parse the value of a storage option: JSON for true, false, an object or a list, else the text."""
     if text in ("true", "false") or text.startswith(("{", "[")):
         try:
             return json.loads(text)
@@ -29,16 +29,16 @@ def parse_storage_value(key: str, text: str) -> Any:
 
 
 def parse_names(option: str, text: str) -> list[str]:
-    """Names separated by commas, each once; empty for empty text."""
+    """Parse names separated by commas, each once; empty for empty text."""
     names = [name.strip() for name in text.split(",")] if text.strip() else []
     if "" in names:
         msg = f"the option {option} contains an empty name: {text!r}"
         raise InvalidConfigError(msg)
-    return _distinct(option, text, names)
+    return _check_distinct(option, text, names)
 
 
 def parse_columns(text: str) -> list[str]:
-    """Names separated by commas, or a JSON list of names, which may contain commas."""
+    """Parse names separated by commas, or a JSON list of names, which may contain commas."""
     if not text.lstrip().startswith("["):
         return parse_names("columns", text)
     try:
@@ -48,10 +48,10 @@ def parse_columns(text: str) -> list[str]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         msg = f'the option columns must be names separated by commas, or a JSON list like ["a","b"], not {text!r}'
         raise InvalidConfigError(msg)
-    return _distinct("columns", text, names)
+    return _check_distinct("columns", text, names)
 
 
-def _distinct(option: str, text: str, names: list[str]) -> list[str]:
+def _check_distinct(option: str, text: str, names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
         msg = f"the option {option} contains a duplicate name: {text!r}"
         raise InvalidConfigError(msg)
@@ -59,7 +59,7 @@ def _distinct(option: str, text: str, names: list[str]) -> list[str]:
 
 
 def parse_integer(option: str, text: str, allowed: str = "an integer") -> int:
-    """An integer; ``allowed``: what the option may be, for an error."""
+    """Parse an integer; ``allowed``: what the option may be, for an error."""
     try:
         return int(text.strip())
     except ValueError:
@@ -68,7 +68,7 @@ def parse_integer(option: str, text: str, allowed: str = "an integer") -> int:
 
 
 def parse_integers(option: str, text: str) -> tuple[int, ...]:
-    """Integers separated by commas."""
+    """Parse integers separated by commas."""
     allowed = "an integer, or several separated by commas"
     return tuple(parse_integer(option, part, allowed) for part in text.split(","))
 
@@ -107,5 +107,5 @@ def parse_offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
 
 
 def parse_boolean(option: str, text: str) -> bool:
-    """``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in any case."""
     return check_choice(option, text.strip().lower(), ("true", "false")) == "true"

@@ -1,4 +1,4 @@
-"""What the installed release of PySpark has: the only place that depends on it.
+"""The features of the installed release of PySpark: the only module that depends on it.
 
 | release | what it brought |
 |---|---|

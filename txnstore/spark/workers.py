@@ -43,7 +43,7 @@ def check_workers(spark: SparkSession) -> None:
         return
     python = context.pythonExec
     paths = [getattr(context, "environment", {}).get(_PATH), os.environ.get(_PATH)]
-    lacking = _lacking(python, os.pathsep.join(filter(None, paths)), str(Path.cwd()))
+    lacking = _missing_packages(python, os.pathsep.join(filter(None, paths)), str(Path.cwd()))
     if not lacking:
         return
     msg = f"the Python workers of Spark run {python}, which does not find {lacking}"
@@ -58,8 +58,8 @@ def check_workers(spark: SparkSession) -> None:
 
 
 @cache
-def _lacking(python: str, path: str, folder: str) -> str:
-    """What an interpreter does not find of txnstore and PyArrow; empty if it finds both, or cannot be started."""
+def _missing_packages(python: str, path: str, folder: str) -> str:
+    """Name what an interpreter lacks of txnstore and PyArrow; empty if it has both, or cannot be started."""
     command, env = [python, "-c", _LOOK], {**os.environ, _PATH: path}
     try:
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=_LOOK_S, check=True)
@@ -97,8 +97,8 @@ def make_session(master: str | None, app_name: str | None, conf: dict[str, objec
     return session
 
 
-def shorten_collections() -> None:
-    """In a task: leave all objects that the worker has now, which are mostly modules, out of garbage collections.
+def freeze_worker_objects() -> None:
+    """Exempt all present objects of a worker, mostly modules, from garbage collections. Called in a task.
 
     Spark collects the garbage of a worker after each task, before the worker takes the next one. Without this, that
     walks over 100,000 objects of PySpark, PyArrow and txnstore each time. Once in a process, so that what later tasks
@@ -107,19 +107,19 @@ def shorten_collections() -> None:
     from pyspark import TaskContext
 
     if TaskContext.get() is not None:
-        _freeze_once()
+        _freeze_objects()
 
 
 @cache
-def _freeze_once() -> None:
+def _freeze_objects() -> None:
     gc.freeze()
 
 
 class Sent:
-    """An object that Spark sends to tasks; a worker that cannot import its class says why."""
+    """An object that Spark sends to tasks; a worker that cannot import its class reports why."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes to send."""
+        """Return the attributes to send."""
         return self.__dict__
 
     def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
@@ -127,7 +127,7 @@ class Sent:
 
 
 def _receiver() -> Callable[[bytes], object]:
-    """A function that restores a sent object. Spark sends it by value, as it is not a global of this module."""
+    """Return a function that restores a sent object. Spark sends it by value, as it is no global of this module."""
 
     def receive(data: bytes) -> object:
         import pickle

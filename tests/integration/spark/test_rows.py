@@ -16,7 +16,7 @@ from txnstore.core.log.slices import Slice
 from txnstore.read.rows import Columns, RowPlan
 from txnstore.spark import types
 from txnstore.spark.options import Location
-from txnstore.spark.reads.native import _FILES, _frames
+from txnstore.spark.reads.native import _FILES, _file_frames
 from txnstore.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def frame(spark: SparkSession, objects: LocalStore, topic: CatalogTopic, slices:
     plan, rest = RowPlan(Columns(topic), slices).split(_FILES)
     if rest.slices:
         return None
-    frames = _frames(spark, Location(objects.url, {}), plan, types.spark_schema(plan.columns.schema))
+    frames = _file_frames(spark, Location(objects.url, {}), plan, types.spark_schema(plan.columns.schema))
     return None if frames is None else reduce(lambda one, other: one.union(other), frames)
 
 

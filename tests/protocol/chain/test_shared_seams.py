@@ -24,7 +24,7 @@ from txnstore.producer import Producer
 from txnstore.read.rows import Columns, RowPlan
 from txnstore.scan import Scan
 from txnstore.spark.reads.native import _FILES
-from txnstore.spark.reads.planning import in_groups
+from txnstore.spark.reads.planning import group_by_task
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
@@ -92,7 +92,7 @@ def spark_sees(store: Store, topic: str) -> list[tuple[int, int]]:
     """The offsets that tasks of Spark are given, in groups as in files; no shared segment is given as a file."""
     scan = Scan(connection_of(store), topic)
     slices = scan.plan()
-    grouped = [part for group in in_groups([(scan.topic, slices)], 3, 2) for part in group.slices]
+    grouped = [part for group in group_by_task([(scan.topic, slices)], 3, 2) for part in group.slices]
     assert sorted(grouped, key=lambda part: (part.tp, part.start)) == slices
     files, rest = RowPlan(Columns(scan.topic), tuple(slices)).split(_FILES)
     assert all(part.batch.shared for part in rest.slices)

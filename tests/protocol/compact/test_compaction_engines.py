@@ -15,7 +15,7 @@ from tests.helpers.compaction import abort, batches, commit, lose_leases, rows
 from tests.helpers.connections import connection_of
 from txnstore.compactor import CompactionReport, compact, verify
 from txnstore.errors import CorruptionError
-from txnstore.spark.engine import _ended, _result, execute
+from txnstore.spark.engine import _decode_outcome, _return_or_raise, execute
 from txnstore.store import Store
 
 
@@ -40,10 +40,10 @@ class Elsewhere:
         if not sent:
             return
         self.before()
-        done = [(value, _ended(None, execute(objects, job))) for value, job in sent]
+        done = [(value, _decode_outcome(None, execute(objects, job))) for value, job in sent]
         self.after()
         for value, ended in done:
-            yield value, partial(_result, *ended)
+            yield value, partial(_return_or_raise, *ended)
 
 
 @pytest.fixture(params=["delete", "compact"])

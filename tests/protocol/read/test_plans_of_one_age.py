@@ -137,7 +137,7 @@ def spark_batch(scene: Scene) -> Rows:
 
 def spark_stream(scene: Scene) -> Rows:
     stream = Stream(connection_of(scene.reader), stream_options({"path": "p", "topic": "t"}))
-    position, rows = stream.initial(), Rows()
+    position, rows = stream.initial_position(), Rows()
     for turn in range(6):
         scene.clock.advance(5_000)
         following = stream.following(position)

@@ -22,7 +22,7 @@ from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundE
 from txnstore.read.reader import is_missing
 from txnstore.runtime import Runtime
 from txnstore.spark import engine
-from txnstore.spark.engine import _ended, _task, execute, session
+from txnstore.spark.engine import _decode_outcome, _task_function, execute, session
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.local import LocalStore
 
@@ -36,7 +36,7 @@ def _counts(objects: ObjectStore, pool: Executor, runtime: Runtime) -> int:
 
 
 def _executed(folder: Path, job: Any) -> tuple[Any, Exception | None]:
-    return _ended(None, execute(pickle.dumps(LocalStore(str(folder))), pickle.dumps(job)))
+    return _decode_outcome(None, execute(pickle.dumps(LocalStore(str(folder))), pickle.dumps(job)))
 
 
 @pytest.mark.parametrize("arguments", [{"engine": "flink"}, {"engine": "flink", "dry_run": True}, {"engine": None}])
@@ -121,10 +121,10 @@ def test_a_worker_without_txnstore_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").touch()
     (tmp_path / "pyspark" / "cloudpickle").symlink_to(package / "cloudpickle")
-    (tmp_path / "task").write_bytes(cloudpickle.dumps(_task(b"")))  # type: ignore[no-untyped-call]
+    (tmp_path / "task").write_bytes(cloudpickle.dumps(_task_function(b"")))  # type: ignore[no-untyped-call]
     code = "import pickle, sys; sys.stdout.buffer.write(pickle.dumps(pickle.load(open('task', 'rb'))(b'')))"
     done = subprocess.run([bare, "-c", code], cwd=tmp_path, capture_output=True, timeout=600, check=True)
-    result, error = _ended(*pickle.loads(done.stdout))  # noqa: S301 - of our own process
+    result, error = _decode_outcome(*pickle.loads(done.stdout))  # noqa: S301 - of our own process
     assert result is None
     assert isinstance(error, InvalidConfigError)
     assert f"runs {bare}, which does not find txnstore: install txnstore[spark] there, or set" in str(error)

@@ -24,7 +24,7 @@ from txnstore.spark.options import read_options
 from txnstore.spark.reads.planning import (
     check_starts,
     group,
-    in_groups,
+    group_by_task,
     loaded_view,
     plan,
     projection_schema,
@@ -158,17 +158,17 @@ def test_large_segments_are_split_into_shares_and_small_ones_are_not() -> None:
     )
     mb, rows = 1 << 20, 128 * 1024
     slices = [part(0, mb, 100), part(1, 1024 * mb, 16 * rows), part(2, mb, 100), part(3, mb, 100)]
-    groups = in_groups([(topic, slices)])
+    groups = group_by_task([(topic, slices)])
     assert [(len(each.slices), each.share) for each in groups] == [
         (1, None),
         *((1, Share(number, 16)) for number in range(16)),
         (2, None),
     ]
     assert {each.slices for each in groups[1:-1]} == {(slices[1],)}
-    assert len(in_groups([(topic, slices[2:])], 2)) == 2
-    assert len(in_groups([(topic, [part(0, 3 * mb, 3 * rows)])])) == 1
-    assert len(in_groups([(topic, [part(0, 3 * mb, 3 * rows)])], 20)) == 3
-    assert len(in_groups([(topic, [part(0, 1000, 3 * rows)])], 20)) == 3  # As few bytes as sorted numbers take.
+    assert len(group_by_task([(topic, slices[2:])], 2)) == 2
+    assert len(group_by_task([(topic, [part(0, 3 * mb, 3 * rows)])])) == 1
+    assert len(group_by_task([(topic, [part(0, 3 * mb, 3 * rows)])], 20)) == 3
+    assert len(group_by_task([(topic, [part(0, 1000, 3 * rows)])], 20)) == 3  # As few bytes as sorted numbers take.
     assert pickle.loads(pickle.dumps(groups)) == groups  # noqa: S301 - our own bytes; Spark does the same
 
 
@@ -183,9 +183,9 @@ def test_small_reads_have_two_tasks_for_each_processor() -> None:
         name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0
     )
     topic_slices = [(topic, [part(number) for number in range(16)])]
-    tasks = {processors: len(in_groups(topic_slices, processors=processors)) for processors in (1, 2, 4, 8, 64)}
+    tasks = {processors: len(group_by_task(topic_slices, processors=processors)) for processors in (1, 2, 4, 8, 64)}
     assert tasks == {1: 4, 2: 4, 4: 8, 8: 16, 64: 16}
-    assert len(in_groups(topic_slices, 16, processors=2)) == 16
+    assert len(group_by_task(topic_slices, 16, processors=2)) == 16
 
 
 # Blocked reads --------------------------------------------------------------------------------------------------------

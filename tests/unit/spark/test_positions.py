@@ -58,22 +58,22 @@ def test_positions_are_found_in_a_log_of_offsets() -> None:
     """Spark's offset log: its version, its metadata, then a line per source; or sources by name."""
     one, two = at({A: 3}), at({C: 4})
     lines = ["v1", '{"batchWatermarkMs":0}', json.dumps(one.to_json()), '{"kafka":{"0":1}}', "-"]
-    assert positions.planned(lines) == [one]
+    assert positions.parse_lines(lines) == [one]
     named = {"0": json.dumps(one.to_json()), "1": two.to_json(), "2": "v"}
-    assert positions.planned(["v2", "{}", json.dumps(named)]) == [one, two]
+    assert positions.parse_lines(["v2", "{}", json.dumps(named)]) == [one, two]
 
 
 def test_a_stream_reads_up_to_the_limit_and_then_nothing() -> None:
-    position = positions.begin(logs(a0=3, a1=0), {A: 0, B: 0})
-    step = positions.following(position, logs(a0=3, a1=0))
+    position = positions.initial_position(logs(a0=3, a1=0), {A: 0, B: 0})
+    step = positions.next_step(position, logs(a0=3, a1=0))
     assert (step.position.start, step.position.end, step.losses) == ({A: 0, B: 0}, {A: 3, B: 0}, ())
-    assert positions.following(step.position, logs(a0=3, a1=0)).position is step.position
+    assert positions.next_step(step.position, logs(a0=3, a1=0)).position is step.position
     # Offsets between the last stable offset and the high watermark are valid, and read nothing yet (LSO-12).
-    assert positions.following(at({A: 3}), logs(a0=(0, 2, 5))).position.end == {A: 3}
+    assert positions.next_step(at({A: 3}), logs(a0=(0, 2, 5))).position.end == {A: 3}
 
 
 def test_a_new_partition_or_topic_is_read_from_its_start() -> None:
-    step = positions.following(at({A: 3}), logs(a0=3, a1=2, c0=(4, 6)))
+    step = positions.next_step(at({A: 3}), logs(a0=3, a1=2, c0=(4, 6)))
     assert step.position.start == {A: 3, B: 0, C: 4}
     assert step.position.end == {A: 3, B: 2, C: 6}
     assert step.losses == ()
@@ -81,9 +81,9 @@ def test_a_new_partition_or_topic_is_read_from_its_start() -> None:
 
 def test_a_target_holds_back_later_records_and_later_partitions() -> None:
     """``availableNow``: what came after the start of the query is left to the next one."""
-    step = positions.following(at({A: 1}), logs(a0=9, a1=2), until={A: 5})
+    step = positions.next_step(at({A: 1}), logs(a0=9, a1=2), until={A: 5})
     assert step.position.end == {A: 5}
-    assert positions.following(step.position, logs(a0=9, a1=2), until={A: 5}).position is step.position
+    assert positions.next_step(step.position, logs(a0=9, a1=2), until={A: 5}).position is step.position
 
 
 @pytest.mark.parametrize(
@@ -98,25 +98,25 @@ def test_a_target_holds_back_later_records_and_later_partitions() -> None:
 def test_lost_records_are_reported_and_can_be_passed_over(
     now: Logs, resumed: Mapping[TopicPartition, int], loss: str
 ) -> None:
-    step = positions.following(at({A: 5}), now)
+    step = positions.next_step(at({A: 5}), now)
     assert [loss in text for text in step.losses] == [True]
     assert step.position.start == resumed
-    assert positions.following(step.position, now).losses == ()
+    assert positions.next_step(step.position, now).losses == ()
 
 
 def test_a_repeated_micro_batch_reads_its_own_start() -> None:
     """The start of the first one is not in Spark's log, so the position has it; the store has grown since."""
-    step = positions.replayed(at({A: 5, B: 2}, {A: 3, B: 2}), logs(a0=90, a1=7))
+    step = positions.replay_step(at({A: 5, B: 2}, {A: 3, B: 2}), logs(a0=90, a1=7))
     assert (step.position.start, step.position.end, step.losses) == ({A: 3}, {A: 5}, ())
 
 
 def test_a_repeated_micro_batch_reports_what_is_lost() -> None:
     planned = at({A: 5, B: 4, C: 2}, {A: 0, B: 0, C: 0})
-    step = positions.replayed(planned, logs(a0=(3, 9), a1=2, c0=9, ids={"a": "id-a", "c": "new"}))
+    step = positions.replay_step(planned, logs(a0=(3, 9), a1=2, c0=9, ids={"a": "id-a", "c": "new"}))
     assert (step.position.start, step.position.end) == ({A: 3, B: 0}, {A: 5, B: 2})
     assert len(step.losses) == 3
     # A micro-batch without records has lost none.
-    assert positions.replayed(at({A: 5}), logs(a0=(9, 9))).losses == ()
+    assert positions.replay_step(at({A: 5}), logs(a0=(9, 9))).losses == ()
 
 
 @pytest.mark.slow
@@ -124,9 +124,9 @@ def test_a_repeated_micro_batch_reports_what_is_lost() -> None:
 def test_a_limit_is_used_up_and_never_exceeded(pending: Mapping[int, int], most: int) -> None:
     tps = {TopicPartition("a", number): count for number, count in pending.items()}
     pending_logs = Logs("store", IDS, {tp: Log(0, count, count) for tp, count in tps.items()})
-    position = positions.begin(pending_logs, dict.fromkeys(tps, 0))
+    position = positions.initial_position(pending_logs, dict.fromkeys(tps, 0))
     for _ in range(sum(pending.values()) // most + 1):
-        step = positions.following(position, pending_logs, max_offsets=most)
+        step = positions.next_step(position, pending_logs, max_offsets=most)
         read = {tp: step.position.end[tp] - position.end[tp] for tp in tps}
         assert min(read.values()) >= 0
         assert sum(read.values()) == min(most, sum(tps[tp] - position.end[tp] for tp in tps))

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from txnstore.spark.streams.queries import started
+from txnstore.spark.streams.queries import start_and_wait
 
 SLOW = "[STREAM_FAILED] Python worker failed to connect back."
 
@@ -38,7 +38,7 @@ class Writer:
 def start(*errors: str | None) -> tuple[Query, int]:
     """The started query, and how many were not started."""
     writer = Writer(*errors)
-    return cast("Query", started(cast("Any", writer), 1)), len(writer.errors)
+    return cast("Query", start_and_wait(cast("Any", writer), 1)), len(writer.errors)
 
 
 def test_a_query_whose_process_was_too_slow_is_started_again() -> None:
@@ -50,7 +50,7 @@ def test_a_query_whose_process_was_too_slow_is_started_again() -> None:
 def test_the_fifth_failure_and_any_other_error_are_raised(errors: tuple[str, ...]) -> None:
     writer = Writer(*errors)
     with pytest.raises(StreamingQueryException):
-        started(cast("Any", writer), 1)
+        start_and_wait(cast("Any", writer), 1)
     assert len(writer.errors) == 1
 
 

@@ -15,7 +15,7 @@ from txnstore import TopicPartition
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from txnstore.spark.options import stream_options
 from txnstore.spark.streams.positions import Position, parse
-from txnstore.spark.streams.stream import Polling, Stream
+from txnstore.spark.streams.stream import PollingSchedule, Stream
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
@@ -65,15 +65,15 @@ def later(clock: ManualClock) -> None:
     ],
 )
 def test_where_a_stream_starts(store: Store, options: dict[str, str], start: dict[TopicPartition, int]) -> None:
-    position = stream(store, **options).initial()
+    position = stream(store, **options).initial_position()
     assert position.end == position.start == start
 
 
 def test_a_stream_reads_what_comes_and_only_committed_records(store: Store, clock: ManualClock) -> None:
     """Never past the last stable offset: an open transaction holds its partition back (CON-01)."""
     read = stream(store)
-    first = read.following(read.initial())
-    assert ranges(read, read.initial(), first) == [("t-0", 0, 10)]
+    first = read.following(read.initial_position())
+    assert ranges(read, read.initial_position(), first) == [("t-0", 0, 10)]
     with store.producer("writer") as producer:
         producer.begin_transaction()
         producer.send("t", b"x", partition=0)
@@ -96,7 +96,7 @@ def test_latest_does_not_skip_records_of_an_open_transaction(store: Store, clock
         producer.send("t", b"x", partition=0)
         producer.flush()
         read = stream(store, startingOffsets="latest")
-        start = read.initial()
+        start = read.initial_position()
         producer.commit_transaction()
     later(clock)
     assert ranges(read, start, read.following(start)) == [("t-0", 10, 11)]
@@ -107,24 +107,24 @@ def test_the_first_micro_batch_is_repeated_with_its_own_start(store: Store, cloc
     read = stream(store, startingOffsets="latest")
     append(store, 3)
     later(clock)
-    end = read.following(read.initial())
+    end = read.following(read.initial_position())
     append(store, 4)
     restarted = stream(store, startingOffsets="latest")
-    assert restarted.initial().end[A] == 17
-    assert ranges(restarted, restarted.initial(), parse(end.to_json())) == [("t-0", 10, 13)]
+    assert restarted.initial_position().end[A] == 17
+    assert ranges(restarted, restarted.initial_position(), parse(end.to_json())) == [("t-0", 10, 13)]
 
 
 def test_an_empty_first_micro_batch_is_repeated_empty(store: Store) -> None:
     read = stream(store, startingOffsets="latest")
-    end = read.following(read.initial())
+    end = read.following(read.initial_position())
     append(store, 4)
     restarted = stream(store, startingOffsets="latest")
-    assert ranges(restarted, restarted.initial(), end) == []
+    assert ranges(restarted, restarted.initial_position(), end) == []
 
 
 def test_new_partitions_and_matching_topics_are_picked_up(store: Store, clock: ManualClock) -> None:
     read = stream(store, topicPattern="t.*", startingOffsets="latest")
-    start = read.initial()
+    start = read.initial_position()
     store.alter_topic("t", partitions=3)
     store.create_topic("t2")
     store.create_topic("other")
@@ -137,17 +137,17 @@ def test_new_partitions_and_matching_topics_are_picked_up(store: Store, clock: M
 
 def test_a_stream_may_end(store: Store) -> None:
     read = stream(store, endingOffsets='{"0": 4}')
-    end = read.following(read.initial())
+    end = read.following(read.initial_position())
     assert end.end == {A: 4, B: 0}
     assert read.following(end) is end
 
 
 def test_available_now_ends_at_what_there_was(store: Store, clock: ManualClock) -> None:
     read = stream(store)
-    read.stop_at_present()
+    read.stop_at_current_end()
     append(store, 5)
     later(clock)
-    position, sizes = read.initial(), []
+    position, sizes = read.initial_position(), []
     while (following := read.following(position, 4)) is not position:
         sizes.append(following.end[A] - position.end[A])
         position = following
@@ -157,7 +157,7 @@ def test_available_now_ends_at_what_there_was(store: Store, clock: ManualClock) 
 def test_a_log_that_ends_before_the_checkpoint_is_refused(store: Store) -> None:
     """Such as a store that was restored from an older copy: records may have other offsets now."""
     read = stream(store)
-    position = read.following(read.initial())
+    position = read.following(read.initial_position())
     ahead = Position(position.store_id, position.topic_ids, position.end, {**position.end, A: 12})
     for call in (lambda: read.following(ahead), lambda: read.plan(position, ahead)):
         with pytest.raises(OffsetOutOfRangeError, match=r"its log ends at 10.*failOnDataLoss"):
@@ -167,7 +167,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_refused(store: Store) -> None:
 def test_records_that_were_deleted_before_they_were_read_are_a_loss(store: Store, clock: ManualClock) -> None:
     """RET-04: at the next look, and in a micro-batch that a restarted query repeats; not in one that is planned."""
     read, lenient = stream(store), stream(store, failOnDataLoss="false")
-    start = read.initial()
+    start = read.initial_position()
     end = read.following(start, 4)
     store.delete_records({A: 6})
     assert ranges(read, start, end) == [("t-0", 0, 4)]
@@ -177,12 +177,12 @@ def test_records_that_were_deleted_before_they_were_read_are_a_loss(store: Store
     with pytest.raises(OffsetOutOfRangeError, match=r"offsets 0 to 3 of t-0 were deleted before they were read"):
         stream(store).plan(start, end)
     assert ranges(lenient, end, lenient.following(end)) == [("t-0", 6, 10)]
-    assert stream(store).initial().end[A] == 6
+    assert stream(store).initial_position().end[A] == 6
 
 
 def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(store: Store, clock: ManualClock) -> None:
     read, lenient = stream(store), stream(store, failOnDataLoss="false")
-    position = read.following(read.initial())
+    position = read.following(read.initial_position())
     store.delete_topic("t")
     later(clock)
     with pytest.raises(OffsetOutOfRangeError, match="does not exist any more"):
@@ -199,7 +199,7 @@ def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(store: Stor
 def test_a_stream_does_not_forget_a_partition_that_it_has_read(store: Store) -> None:
     """A query with other partitions and the same checkpoint: with all of them again, it would repeat the records."""
     first = stream(store, partitions="0")
-    position = first.following(first.initial())
+    position = first.following(first.initial_position())
     append(store, 3, partition=1)
     with pytest.raises(OffsetOutOfRangeError, match="has read t-0, which the option partitions leaves out"):
         stream(store, partitions="1").following(position)
@@ -210,7 +210,7 @@ def test_a_stream_does_not_forget_a_partition_that_it_has_read(store: Store) -> 
 def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
     foreign = Position("another", {"t": "id"}, {A: 0}, {A: 1})
     read = stream(store)
-    for call in (lambda: read.following(foreign), lambda: read.plan(read.initial(), foreign)):
+    for call in (lambda: read.following(foreign), lambda: read.plan(read.initial_position(), foreign)):
         with pytest.raises(InvalidConfigError, match=r"store with id another.*checkpointLocation"):
             call()
 
@@ -224,7 +224,7 @@ def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
 )
 def test_a_start_outside_the_log_is_refused(store: Store, options: dict[str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
-        stream(store, **options).initial()
+        stream(store, **options).initial_position()
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
@@ -237,23 +237,23 @@ def committed(store: Store) -> dict[TopicPartition, int]:
 
 def test_a_group_is_given_the_start_before_it_is_used(store: Store) -> None:
     """A query that loses its checkpoint before its first micro-batch starts where it would have started."""
-    stream(store, startingOffsets="latest", group="etl").initial()
+    stream(store, startingOffsets="latest", group="etl").initial_position()
     assert committed(store) == {A: 10, B: 0}
     append(store, 5)
-    assert stream(store, startingOffsets="latest", group="etl").initial().end == {A: 10, B: 0}
+    assert stream(store, startingOffsets="latest", group="etl").initial_position().end == {A: 10, B: 0}
 
 
 def test_a_partition_that_is_new_to_a_group_is_read_from_its_start(store: Store) -> None:
-    stream(store, group="etl").initial()
+    stream(store, group="etl").initial_position()
     store.alter_topic("t", partitions=3)
     append(store, 3, partition=2)
-    start = stream(store, startingOffsets="latest", group="etl").initial()
+    start = stream(store, startingOffsets="latest", group="etl").initial_position()
     assert start.end[TopicPartition("t", 2)] == 0
 
 
 def test_a_group_follows_the_query_and_never_goes_back(store: Store) -> None:
     read = stream(store, group="etl")
-    first = read.following(read.initial(), 4)
+    first = read.following(read.initial_position(), 4)
     second = read.following(first)
     for position, offset in ((first, 4), (second, 10), (first, 10)):
         read.commit(position)
@@ -264,12 +264,12 @@ def test_a_plan_after_a_commit_is_of_the_same_view_as_its_logs(store: Store) -> 
     """Queries of a driver share a connection: a commit may show what another one has read of it meanwhile."""
     store.create_topic("u")
     before = stream(store, group="etl")
-    start, end = before.initial(), before.following(before.initial())
+    start, end = before.initial_position(), before.following(before.initial_position())
     again = stream(store, topic="t,u", group="etl")
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
     append(store, 20)
-    again.initial()  # Commits the start in "u", and nothing in "t".
+    again.initial_position()  # Commits the start in "u", and nothing in "t".
     with pytest.raises(OffsetOutOfRangeError, match="created again"):
         again.plan(start, end)
 
@@ -282,13 +282,13 @@ def test_a_group_does_not_get_offsets_of_a_deleted_topic(store: Store, clock: Ma
     pass over its records.
     """
     read = stream(store, group="g")
-    end = read.following(read.initial())
+    end = read.following(read.initial_position())
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
     append(store, 20)
     later(clock)
     read.commit(end)
-    assert stream(store, group="g").initial().end == {A: 0, B: 0}
+    assert stream(store, group="g").initial_position().end == {A: 0, B: 0}
 
 
 @ONE_CHAIN
@@ -298,7 +298,7 @@ def test_an_idle_stream_looks_once_a_second(store: Store, clock: ManualClock) ->
     One more every 6 seconds looks whether the store is still the same one.
     """
     read = stream(store)
-    position = read.following(read.initial())
+    position = read.following(read.initial_position())
 
     def gets(seconds: int) -> int:
         before = store.metrics().gets
@@ -318,7 +318,7 @@ def test_an_idle_stream_looks_once_a_second(store: Store, clock: ManualClock) ->
 @ONE_CHAIN
 def test_a_backlog_is_read_without_a_look_for_each_micro_batch(store: Store, clock: ManualClock) -> None:
     read = stream(store)
-    position, before = read.initial(), store.metrics().gets
+    position, before = read.initial_position(), store.metrics().gets
     for _ in range(10):
         position = read.following(position, 1)
     assert position.end[A] == 10
@@ -326,14 +326,14 @@ def test_a_backlog_is_read_without_a_look_for_each_micro_batch(store: Store, clo
 
 
 def test_the_pauses_of_an_idle_stream_grow_and_end_with_a_record() -> None:
-    polling = Polling(1_000)
+    polling = PollingSchedule(1_000)
     pauses = []
     for _ in range(7):
-        polling.looked(0, fresh=False)
+        polling.record_look(0, fresh=False)
         pauses.append(polling.pause_ms)
     assert pauses == [50, 100, 200, 400, 800, 1_000, 1_000]
     assert not polling.is_due(999, idle=True)
-    polling.looked(5, fresh=True)
+    polling.record_look(5, fresh=True)
     assert polling.is_due(5, idle=True)
     assert not polling.is_due(1_004, idle=False)
 
@@ -352,7 +352,7 @@ def unasked(stream: Stream, start: Position, end: Position) -> list[tuple[str, i
 def test_without_a_start_a_stream_follows_what_it_has_planned(store: Store, clock: ManualClock) -> None:
     read = stream(store)
     first = read.next_without_start()
-    assert unasked(read, read.initial(), first) == [("t-0", 0, 10)]
+    assert unasked(read, read.initial_position(), first) == [("t-0", 0, 10)]
     later(clock)
     assert read.next_without_start() == first
     append(store, 2)
@@ -369,7 +369,7 @@ def test_a_restarted_query_continues_from_the_start_of_its_plan(
 ) -> None:
     """The process does not know it when it gives the end; what the options say of the start is of no matter then."""
     before = stream(store)
-    committed = before.following(before.initial())
+    committed = before.following(before.initial_position())
     append(store, 3)
     again = stream(store, **options)
     end = again.next_without_start()
@@ -384,7 +384,7 @@ def test_a_restarted_query_continues_from_the_start_of_its_plan(
 
 def test_a_restarted_query_without_news_runs_one_empty_micro_batch(store: Store, clock: ManualClock) -> None:
     before = stream(store)
-    committed = before.following(before.initial())
+    committed = before.following(before.initial_position())
     again = stream(store)
     end = again.next_without_start()
     assert unasked(again, committed, end) == []
@@ -403,13 +403,13 @@ def test_the_first_micro_batch_is_repeated_with_its_own_start_also_without_being
     end = read.next_without_start()
     append(store, 2)
     again = stream(store, startingOffsets="latest")
-    assert unasked(again, again.initial(), end) == [("t-0", 10, 13)]
+    assert unasked(again, again.initial_position(), end) == [("t-0", 10, 13)]
 
 
 def test_a_start_that_retention_has_deleted_does_not_stop_a_restarted_query(store: Store, clock: ManualClock) -> None:
     """Only a new query needs its starting offsets; Spark asks that one for the initial position, which is refused."""
     before = stream(store)
-    committed = before.following(before.initial())
+    committed = before.following(before.initial_position())
     append(store, 5)
     store.delete_records({A: 12})
     again = stream(store, startingOffsets='{"0": 3}')
@@ -417,12 +417,12 @@ def test_a_start_that_retention_has_deleted_does_not_stop_a_restarted_query(stor
     with pytest.raises(OffsetOutOfRangeError, match="offsets 10 to 11 of t-0 were deleted before they were read"):
         again.plan_without_start(committed, end)
     with pytest.raises(OffsetOutOfRangeError, match="offset 3 of t-0"):
-        again.initial()
+        again.initial_position()
 
 
 def test_a_topic_that_was_created_again_is_a_loss_of_a_restarted_query(store: Store) -> None:
     before = stream(store)
-    committed = before.following(before.initial())
+    committed = before.following(before.initial_position())
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
     append(store, 20)

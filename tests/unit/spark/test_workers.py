@@ -20,7 +20,7 @@ from pyspark import TaskContext, cloudpickle
 from txnstore.errors import InvalidConfigError
 from txnstore.spark import register, session, workers
 from txnstore.spark.reads.reader import TxnStoreReader
-from txnstore.spark.workers import check_workers, shorten_collections
+from txnstore.spark.workers import check_workers, freeze_worker_objects
 
 
 @pytest.fixture
@@ -100,21 +100,21 @@ def test_a_wrong_name_of_a_setting_is_refused() -> None:
 
 def test_garbage_collections_leave_out_what_a_worker_has_imported_but_not_what_tasks_leave() -> None:
     """Only in a task: a process of a user keeps its own collections."""
-    workers._freeze_once.cache_clear()
+    workers._freeze_objects.cache_clear()
     before = gc.get_freeze_count()
-    shorten_collections()
+    freeze_worker_objects()
     assert gc.get_freeze_count() == before
     TaskContext._setTaskContext(TaskContext())
     try:
-        shorten_collections()
+        freeze_worker_objects()
         frozen = gc.get_freeze_count()
         assert frozen > before + 10_000
         later: list[object] = []
         later.append(later)
-        shorten_collections()
+        freeze_worker_objects()
         assert gc.get_freeze_count() <= frozen
         assert any(each is later for each in gc.get_objects())
     finally:
         TaskContext._setTaskContext(None)
         gc.unfreeze()
-        workers._freeze_once.cache_clear()
+        workers._freeze_objects.cache_clear()

@@ -41,7 +41,7 @@ class ListedFile:
 
 
 def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> DataFrame | None:
-    """A frame of exactly these Parquet files.
+    """Return a frame of exactly these Parquet files.
 
     Args:
         spark: The session, which shares this machine.
@@ -55,7 +55,7 @@ def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> D
         log.parent.mkdir()
         with log.open("w", encoding="utf-8") as out:
             out.write(_LOG_VERSION)
-            out.writelines("\n" + _line(number, file) for number, file in enumerate(files))
+            out.writelines("\n" + _row_of(number, file) for number, file in enumerate(files))
         # With this option, Spark takes the files of the log from any folder, and no column from a folder's name.
         frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(_path(folder))
     # A setting (spark.sql.streaming.fileStreamSink.ignoreMetadata), or another Spark, may not read the log: no files.
@@ -63,19 +63,19 @@ def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> D
 
 
 def _index_of(frame: DataFrame) -> Any:
-    """Spark's list of the files of a frame. ``DataFrame.inputFiles`` optimizes the query, and makes a call for each."""
+    """Return Spark's list of the files of a frame. ``DataFrame.inputFiles`` would make a JVM call for each."""
     return frame._jdf.queryExecution().analyzed().relation().location()  # noqa: SLF001 - Spark gives it to Scala only.
 
 
 def _path(folder: str) -> str:
-    """A local folder as Hadoop writes paths: not percent-encoded.
+    """Return a local folder as Hadoop writes paths: not percent-encoded.
 
     With characters of patterns in its name, which are escaped, Spark finds the folder, but reads no log in it.
     """
     return "file://" + re.sub(r"([\\{}\[\]*?])", r"\\\1", folder)
 
 
-def _line(number: int, file: ListedFile) -> str:
+def _row_of(number: int, file: ListedFile) -> str:
     return json.dumps(
         {
             "path": file.url,

@@ -82,20 +82,20 @@ def read_native(
         scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
         slices = scan.plan()
         location = replace(location, url=connection.url)
-        shown = Columns(scan.topic, columns)
-        schema = types.spark_schema(shown.schema)
+        selected = Columns(scan.topic, columns)
+        schema = types.spark_schema(selected.schema)
         if not slices:
             return spark.createDataFrame([], types.ddl(schema))
-        files, rest = RowPlan(shown, tuple(slices)).split(_FILES)
-        few = all(part.batch.shared for part in rest.slices) and _stored_bytes(rest.slices) <= _SHARED_BYTES
-        frames = _frames(spark, location, files, schema) if few else None
+        files, rest = RowPlan(selected, tuple(slices)).split(_FILES)
+        is_small = all(part.batch.shared for part in rest.slices) and _stored_bytes(rest.slices) <= _SHARED_BYTES
+        frames = _file_frames(spark, location, files, schema) if is_small else None
         if frames is not None and rest.slices:
             with expirations(lambda: connection):
                 rows = [*types.to_batches(_shared_rows(connection, rest), schema)]
-            frames.append(_local(spark, rows, schema))
+            frames.append(_local_frame(spark, rows, schema))
     if frames is None:
         _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
-        return _format(spark, location, scan, slices, isolation)
+        return _read_by_format(spark, location, scan, slices, isolation)
     return reduce(lambda one, other: one.union(other), frames)
 
 
@@ -103,24 +103,24 @@ def read_native(
 
 
 def _stored_bytes(slices: Sequence[Slice]) -> int:
-    """The size of the segments of some slices: what a reader of them transfers, whatever their shares are."""
+    """Return the size of the segments of slices: a reader transfers them whole."""
     return sum({part.batch.segment.key: part.batch.segment.size for part in slices}.values())
 
 
 def _shared_rows(connection: Connection, plan: RowPlan) -> Iterator[pa.Table]:
-    """The rows of shared segments, each of which is fetched and decoded once; some segments at a time."""
+    """Yield the rows of shared segments, each fetched and decoded once; some segments at a time."""
     segments = SharedSegments(connection.objects, lambda: connection.pool, 0)
     by_segment: dict[str, list[Slice]] = {}
     for part in plan.slices:
         by_segment.setdefault(part.batch.segment.key, []).append(part)
-    groups, most = list(by_segment.values()), most_fetches(connection.objects)
-    for first in range(0, len(groups), most):
-        parts = [part for group in groups[first : first + most] for part in group]
+    groups, batch_size = list(by_segment.values()), most_fetches(connection.objects)
+    for first in range(0, len(groups), batch_size):
+        parts = [part for group in groups[first : first + batch_size] for part in group]
         yield segments.read(parts, plan.columns)
 
 
-def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
-    """A frame of rows that the driver has read: those of segments that Spark cannot read as files."""
+def _local_frame(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
+    """Return a frame of rows that the driver has read, of segments that Spark cannot read as files."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
@@ -142,13 +142,15 @@ def _is_readable(columns: Columns, groups: Sequence[Group]) -> bool:
 
 
 def _is_readable_time(columns: Columns, value: Value) -> bool:
-    """Whether Spark reads a time alike; one without a zone is UTC in txnstore, but of the session in Spark's casts."""
+    """Whether Spark reads a time as txnstore: one without a zone is UTC here, but of the session in Spark's casts."""
     if TIMESTAMP_FIELD.name not in columns.names or not isinstance(value, EventTime) or value.name is None:
         return True
-    return _type(columns.everything.field(value.name)) in ("timestamp", "bigint")
+    return _spark_type_name(columns.everything.field(value.name)) in ("timestamp", "bigint")
 
 
-def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequence[Slice], isolation: str) -> DataFrame:
+def _read_by_format(
+    spark: SparkSession, location: Location, scan: Scan, slices: Sequence[Slice], isolation: str
+) -> DataFrame:
     """Read the same slices with ``format("txnstore")``."""
     bounds: dict[str, list[int]] = {}
     for part in slices:
@@ -174,8 +176,8 @@ def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequenc
 # The frames -----------------------------------------------------------------------------------------------------------
 
 
-def _frames(spark: SparkSession, location: Location, plan: RowPlan, schema: pa.Schema) -> list[DataFrame] | None:
-    """The frames of segments that Spark reads as files; None if it cannot. Reads none of them."""
+def _file_frames(spark: SparkSession, location: Location, plan: RowPlan, schema: pa.Schema) -> list[DataFrame] | None:
+    """Return frames of the segments that Spark reads as files; None if it cannot. Reads none of them."""
     if not plan.slices:
         return []
     groups = plan.groups()
@@ -183,19 +185,19 @@ def _frames(spark: SparkSession, location: Location, plan: RowPlan, schema: pa.S
     root = root_for_spark(spark, location, plan.slices[0].batch.segment) if readable else None
     if root is None:
         return None
-    frames = [_Frame(plan.columns, schema, group).read(spark, root) for group in groups]
+    frames = [_FileFrame(plan.columns, schema, group).read(spark, root) for group in groups]
     read = [frame for frame in frames if frame is not None]
     return read if len(read) == len(frames) else None
 
 
-class _Frame:
-    """Prints files that are read alike as one frame."""
+class _FileFrame:
+    """Builds one frame from files that are read in the same way."""
 
     def __init__(self, columns: Columns, schema: pa.Schema, group: Group) -> None:
         self._columns, self._schema, self._group = columns, schema, group
 
     def read(self, spark: SparkSession, root: str) -> DataFrame | None:
-        """The frame; None if this Spark cannot be given a list of files."""
+        """Return the frame; None if this Spark cannot be given a list of files."""
         group, stored = self._group, types.spark_schema(self._columns.stored(self._group.layout))
         segments = [file.segment for file in group.files]
         listed = [ListedFile(f"{root}/{quote(segment.key)}", segment.size) for segment in segments]
@@ -203,7 +205,7 @@ class _Frame:
         if frame is None:
             return None
         if group.cut:
-            offset, low, high = self._printed(OFFSET_FIELD.name), self._of_file(START), self._of_file(LIMIT)
+            offset, low, high = self._expression(OFFSET_FIELD.name), self._per_file(START), self._per_file(LIMIT)
             frame = frame.where(f"{offset} >= {low} AND {offset} < {high}")
             if group.layout is not Layout.APPENDED:  # Spark cannot skip row groups by the condition above.
                 frame = frame.where(f"_offset IS NULL OR _offset >= {low} AND _offset < {high}")
@@ -212,44 +214,44 @@ class _Frame:
         plain = group.layout is Layout.APPENDED and not any(map(_is_float, stored))
         rest = len(names) - len(stored)
         if plain and names[rest:] == stored.names:  # One call for all of them, too.
-            return frame.selectExpr([*map(self._named, names[:rest]), "*"])
-        return frame.selectExpr([*map(self._named, names)])
+            return frame.selectExpr([*map(self._aliased, names[:rest]), "*"])
+        return frame.selectExpr([*map(self._aliased, names)])
 
-    def _named(self, name: str) -> str:
-        return f"{self._printed(name)} AS {types.quoted(name)}"
+    def _aliased(self, name: str) -> str:
+        return f"{self._expression(name)} AS {types.quoted(name)}"
 
-    def _printed(self, name: str) -> str:
+    def _expression(self, name: str) -> str:
         match self._group.values[name]:
             case Constant(text):
                 return f"'{text}'"
             case OfFile() as number:
-                return f"int({self._of_file(number)})"
+                return f"int({self._per_file(number)})"
             case RowOffset(origin):
-                return f"{self._of_file(origin)} + _metadata.row_index"
+                return f"{self._per_file(origin)} + _metadata.row_index"
             case EventTime(column, default):
                 return self._event_time(column, default)
             case Stored(column, required):
-                return _of_row(column) if required else _column(self._schema.field(column))
+                return _required_column(column) if required else _stored_column(self._schema.field(column))
 
     def _event_time(self, name: str | None, default: OfFile) -> str:
-        latest = f"timestamp_millis({self._of_file(default)})"
+        latest = f"timestamp_millis({self._per_file(default)})"
         if name is None:
             return latest
         moment = types.quoted(name)
-        is_number = _type(self._columns.everything.field(name)) == "bigint"
+        is_number = _spark_type_name(self._columns.everything.field(name)) == "bigint"
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
         return f"coalesce({event_time}, {latest})"
 
-    def _of_file(self, number: OfFile) -> str:
-        """The number of each row's file: looked up in an array, which is one literal in the plan, however long."""
+    def _per_file(self, number: OfFile) -> str:
+        """Return an expression for the number of each row's file: an array is one literal, however long."""
         numbers = self._group.numbers(number)
         if len(set(numbers)) == 1:
             return f"bigint({numbers[0]})"
         return f"get(cast(split('{','.join(map(str, numbers))}', ',') AS array<bigint>), {FILE_NUMBER})"
 
 
-def _type(field: pa.Field) -> str:
-    """The name of Spark's type of a column of a topic."""
+def _spark_type_name(field: pa.Field) -> str:
+    """Return the name of Spark's type for a column of a topic."""
     import pyarrow as pa
 
     return types.type_name(types.spark_schema(pa.schema([field])).field(0).type)
@@ -259,8 +261,8 @@ def _is_float(field: pa.Field) -> bool:
     return types.type_name(field.type) in ("float", "double")
 
 
-def _column(field: pa.Field) -> str:
-    """A stored column.
+def _stored_column(field: pa.Field) -> str:
+    """Return the expression of a stored column.
 
     A segment may have statistics of floats, which do not count NaN; of Spark's filters, those on an expression skip no
     row groups. This one gives each value back, -0.0 and NaN too.
@@ -269,6 +271,6 @@ def _column(field: pa.Field) -> str:
     return f"-(-{name})" if _is_float(field) else name
 
 
-def _of_row(name: str) -> str:
-    """A column that a merge stores. A file without it is damage, and must not give nulls, nor lose its rows."""
+def _required_column(name: str) -> str:
+    """Return a column that a merge stores; a file without it is damage, and must not give nulls or lose rows."""
     return f"coalesce({name}, raise_error(concat('a merged segment has no {name}: ', _metadata.file_path)))"

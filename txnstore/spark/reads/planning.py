@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MAX_TASK_BYTES, _MIN_TASK_BYTES = 64 << 20, 4 << 20
 #: The tasks of a small read for each processor of the driver, and their bounds. Each task costs Spark some 30 ms of a
 #: processor, as much as the transport of 100,000 rows; with two for a processor, unequal ones still fill all of them.
-_TASKS_EACH, _FEWEST_TASKS, _MOST_TASKS = 2, 4, 16
+_TASKS_PER_PROCESSOR, _MIN_TASKS, _MAX_TASKS = 2, 4, 16
 #: The cost of opening an object, in bytes.
 _OPEN_COST = 256 << 10
 
@@ -56,7 +56,7 @@ class SliceGroup:
 
 
 def with_topics(view: View, options: ReadOptions) -> ReadOptions:
-    """The options with the topics that the pattern matches now; unchanged without a pattern.
+    """Return the options with the topics that the pattern matches now; unchanged without a pattern.
 
     Raises:
         UnknownTopicOrPartitionError: No topic matches.
@@ -72,7 +72,7 @@ def with_topics(view: View, options: ReadOptions) -> ReadOptions:
 
 
 def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
-    """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
+    """Return the Arrow schema of a read before Spark's types. Its topics must have the same columns."""
     options = with_topics(view, options)
     first, *others = [view.find_topic(name) for name in options.topics]
     schema = Columns(first, options.columns).schema
@@ -84,14 +84,14 @@ def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
 
 
 def loaded_view(connection: Connection, options: ReadOptions) -> View:
-    """The view of the snapshot to read, or the known one."""
+    """Return the view of the snapshot to read, or the cached one."""
     if options.snapshot is None:
         return connection.view(refresh=False)
     return connection.snapshot(options.snapshot.entry, options.snapshot.timestamp).view
 
 
 def view_to_read(connection: Connection, options: ReadOptions) -> View:
-    """The view to read: that of the snapshot, or the known one after expired transactions that block it are ended."""
+    """Return the view of the snapshot, or the cached one after blocking expired transactions are ended."""
     view = loaded_view(connection, options)
     if options.snapshot is not None or options.isolation is Isolation.READ_UNCOMMITTED:
         return view
@@ -101,7 +101,7 @@ def view_to_read(connection: Connection, options: ReadOptions) -> View:
 
 
 def plan(connection: Connection, view: View, options: ReadOptions) -> list[SliceGroup]:
-    """The groups of slices to read, one per task. Warns of committed records that the read leaves out.
+    """Group the slices to read, one group per task. Warns of committed records that the read leaves out.
 
     Raises:
         TopicAuthorizationError: The principal has no right to read a topic.
@@ -109,35 +109,35 @@ def plan(connection: Connection, view: View, options: ReadOptions) -> list[Slice
     options = with_topics(view, options)
     connection.check_rights(read_topics(options.topics))
     slices = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
-    return in_groups(slices, options.min_partitions)
+    return group_by_task(slices, options.min_partitions)
 
 
-def in_groups(
+def group_by_task(
     slices_of_topics: Sequence[tuple[CatalogTopic, Sequence[Slice]]],
     min_partitions: int | None = None,
     processors: int | None = None,
 ) -> list[SliceGroup]:
-    """The slices of each topic in groups of suitable size for a task; large segments are split into shares.
+    """Group the slices of each topic by task, in suitable sizes; large segments are split into shares.
 
     Args:
         slices_of_topics: The topics, each with its slices.
         min_partitions: The number of tasks that is wanted at least; None for what is suitable.
         processors: The number of processors; None for those of this machine, as Spark does not say how many it has.
     """
-    total = sum(_cost(part) for _, slices in slices_of_topics for part in slices)
+    total = sum(_read_cost(part) for _, slices in slices_of_topics for part in slices)
     least = _MIN_TASK_BYTES if min_partitions is None else 1
-    suitable = min(_MOST_TASKS, max(_FEWEST_TASKS, _TASKS_EACH * (processors or os.cpu_count() or 1)))
+    suitable = min(_MAX_TASKS, max(_MIN_TASKS, _TASKS_PER_PROCESSOR * (processors or os.cpu_count() or 1)))
     target = min(_MAX_TASK_BYTES, max(least, total // (min_partitions or suitable)))
     return [
         each
         for topic, slices in slices_of_topics
         for run in group(slices, target)
-        for each in _shares(topic, run, target)
+        for each in _tasks_of_run(topic, run, target)
     ]
 
 
-def _shares(topic: CatalogTopic, run: tuple[Slice, ...], target: int) -> list[SliceGroup]:
-    """The tasks for a run of slices: one, or several for a single slice of a large segment."""
+def _tasks_of_run(topic: CatalogTopic, run: tuple[Slice, ...], target: int) -> list[SliceGroup]:
+    """Return the tasks for a run of slices: one, or several for a single slice of a large segment."""
     count = share_count(run[0], target, _OPEN_COST) if len(run) == 1 else 1
     if count == 1:
         return [SliceGroup(topic, run)]
@@ -149,16 +149,16 @@ def group(slices: Iterable[Slice], target: int) -> Iterator[tuple[Slice, ...]]:
     run: list[Slice] = []
     size = 0
     for part in slices:
-        if run and size + _cost(part) > target:
+        if run and size + _read_cost(part) > target:
             yield tuple(run)
             run, size = [], 0
         run.append(part)
-        size += _cost(part)
+        size += _read_cost(part)
     if run:
         yield tuple(run)
 
 
-def _cost(part: Slice) -> int:
+def _read_cost(part: Slice) -> int:
     return part.batch.size + _OPEN_COST
 
 
@@ -178,7 +178,7 @@ def _slices(connection: Connection, view: View, topic: str, options: ReadOptions
 def all_bounds(
     connection: Connection, view: View, tps: Sequence[TopicPartition], options: ReadOptions
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """The first offset to read in each partition, and the offset to read up to.
+    """Return the first offset to read in each partition, and the offset to read up to.
 
     A bound by time reads a segment, usually one per partition; so all partitions are looked up concurrently.
     """
@@ -186,7 +186,7 @@ def all_bounds(
 
 
 def _bounds(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> tuple[int, int]:
-    """The first offset to read in a partition, and the offset to read up to."""
+    """Return the first offset to read in a partition, and the offset to read up to."""
     partition = view.find_partition(tp)
     earliest, latest = partition.log_start, partition.high_watermark
 
@@ -210,7 +210,7 @@ def _bounds(connection: Connection, view: View, tp: TopicPartition, options: Rea
 
 
 def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, default: int) -> int:
-    """The requested offset of a partition; ``default`` if none is given."""
+    """Return the requested offset of a partition; ``default`` if none is given."""
     if isinstance(offsets, str):
         return earliest if offsets == "earliest" else latest
     offset = offsets.get(tp, default)
@@ -227,7 +227,7 @@ def _check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation
 
 
 def check_starts(view: View, options: ReadOptions) -> None:
-    """Raise for starting offsets that no read of these topics can have; all that is known when Spark asks for columns.
+    """Refuse starting offsets that no read of these topics can have, as far as is known without a plan.
 
     An offset below the log start is accepted: it may be the one at which a stream has started, which continues from its
     checkpoint. A plan refuses it.

@@ -25,7 +25,7 @@ from txnstore.spark.failures import line_first
 from txnstore.spark.options import Location, ReadOptions
 from txnstore.spark.reads.planning import SliceGroup, plan, projection_schema, view_to_read, with_topics
 from txnstore.spark.stores import open_objects, open_reader
-from txnstore.spark.workers import Sent, shorten_collections
+from txnstore.spark.workers import Sent, freeze_worker_objects
 from txnstore.storage.recent import RecentObjects
 from txnstore.threads import Workers
 
@@ -77,8 +77,8 @@ class TxnStoreReader(Sent, DataSourceReader):
 
 
 def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a group as record batches of this schema."""
-    shorten_collections()
+    """Yield the rows of a group as record batches of this schema."""
+    freeze_worker_objects()
     columns = Columns(group.topic, schema.names)
     objects = open_objects(location)
     pool = Workers(_THREADS, "txnstore-read")
@@ -97,7 +97,7 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
 
 
 def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Schema:
-    """The Arrow schema of the columns that Spark requests.
+    """Return the Arrow schema of the columns that Spark requests.
 
     Args:
         schema: What Spark requests.

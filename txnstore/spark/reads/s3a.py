@@ -1,4 +1,4 @@
-"""Where Spark itself finds the objects of a store, and whether it can read them there."""
+"""The location of a store's objects for Spark itself, and whether Spark can read them there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def root_for_spark(spark: SparkSession, location: Location, sample: Segment) -> str | None:
-    """The percent-encoded URL of the store's root for Spark; None if Spark cannot read there.
+    """Return the percent-encoded URL of the store's root for Spark; None if Spark cannot read there.
 
     On S3 this needs hadoop-aws and its settings. One HEAD checks that Spark finds the same object as txnstore; if not,
     a warning says which setting to change.
@@ -30,7 +30,7 @@ def root_for_spark(spark: SparkSession, location: Location, sample: Segment) -> 
     if not location.url.startswith("s3://"):
         return None
     root = "s3a://" + quote(location.url.removeprefix("s3://"))
-    problem = _problem(spark, location, f"{root}/{quote(sample.key)}", sample.size)
+    problem = _read_problem(spark, location, f"{root}/{quote(sample.key)}", sample.size)
     if problem is None:
         return root
     _LOG.warning(
@@ -41,8 +41,8 @@ def root_for_spark(spark: SparkSession, location: Location, sample: Segment) -> 
     return None
 
 
-def _problem(spark: Any, location: Location, url: str, size: int) -> str | None:
-    """Why Spark cannot read an object of this size, with what to change; None if it can."""
+def _read_problem(spark: Any, location: Location, url: str, size: int) -> str | None:
+    """Describe why Spark cannot read an object of this size, with what to change; None if it can."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -66,7 +66,7 @@ def _problem(spark: Any, location: Location, url: str, size: int) -> str | None:
 
 
 def _endpoint(location: Location) -> str | None:
-    """The endpoint that txnstore uses; None for that of AWS."""
+    """Return the endpoint that txnstore uses; None for that of AWS."""
     options = location.storage_options
     client = options.get("client_kwargs")
     of_client = client.get("endpoint_url") if isinstance(client, dict) else None
@@ -75,5 +75,5 @@ def _endpoint(location: Location) -> str | None:
 
 
 def _host(endpoint: str) -> str:
-    """The host and the port of an endpoint, which Hadoop also accepts without a scheme."""
+    """Return the host and the port of an endpoint, which Hadoop also accepts without a scheme."""
     return urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").netloc.lower()

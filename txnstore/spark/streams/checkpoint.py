@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing
 
 from txnstore.errors import InvalidConfigError, StorageError
 from txnstore.spark.options import Location
-from txnstore.spark.streams.positions import Position, planned
+from txnstore.spark.streams.positions import Position, parse_lines
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.registry import open_store
 
@@ -18,7 +18,7 @@ _NEEDED = (
 
 
 def planned_positions(checkpoint: str, number: int, location: Location) -> list[Position]:
-    """What the sources of txnstore read in a micro-batch. One GET, or the read of a local file.
+    """Read the positions that the sources of txnstore read in a micro-batch. One GET, or the read of a local file.
 
     Args:
         checkpoint: The checkpoint location, as the query names it.
@@ -29,9 +29,9 @@ def planned_positions(checkpoint: str, number: int, location: Location) -> list[
         InvalidConfigError: The checkpoint cannot be read from Python.
     """
     try:
-        with _opened(checkpoint, location) as objects:
+        with _open_file_system(checkpoint, location) as objects:
             log = objects.get(f"offsets/{number}")
-        return planned(log.decode().splitlines())
+        return parse_lines(log.decode().splitlines())
     except (InvalidConfigError, StorageError, UnicodeDecodeError) as error:
         msg = f"the offsets of micro-batch {number} cannot be read from {checkpoint}: {error}. {_NEEDED}"
         raise InvalidConfigError(msg) from error
@@ -44,14 +44,14 @@ def check_checkpoint(checkpoint: str, location: Location) -> None:
         InvalidConfigError: It cannot.
     """
     try:
-        with _opened(checkpoint, location) as objects:
+        with _open_file_system(checkpoint, location) as objects:
             objects.list("offsets/", limit=1)
     except (InvalidConfigError, StorageError) as error:
         msg = f"the checkpoint {checkpoint} cannot be read: {error}. {_NEEDED}"
         raise InvalidConfigError(msg) from error
 
 
-def _opened(checkpoint: str, location: Location) -> AbstractContextManager[ObjectStore]:
+def _open_file_system(checkpoint: str, location: Location) -> AbstractContextManager[ObjectStore]:
     # A path of Hadoop is not percent-encoded, and may have one slash after file:.
     local = re.match(r"(?:file:(?://(?:localhost)?)?)?(?=/)|(?![a-z0-9+.-]+:)", checkpoint)
     root = checkpoint if local is None else checkpoint[local.end() :]

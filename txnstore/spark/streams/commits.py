@@ -12,7 +12,13 @@ from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.view import View
 from txnstore.errors import ProducerFencedError, UnknownTopicOrPartitionError
 from txnstore.spark.streams.checkpoint import planned_positions
-from txnstore.spark.streams.microbatch import MicroBatch, consumed, identity_of_run, overtaken, transactional_id
+from txnstore.spark.streams.microbatch import (
+    MicroBatch,
+    consumed_offsets,
+    identity_of_run,
+    overtaken_error,
+    transactional_id,
+)
 from txnstore.spark.writes.jobs import number, submit
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ def commit_micro_batch(
             of the query is older than what it has committed.
         UnknownTopicOrPartitionError: A topic was deleted while the micro-batch ran.
     """
-    name = _name(options, batch)
+    name = _transactional_id(options, batch)
     identities: dict[tuple[str, str], ProducerIdentity] = connection.cached(_RUNS, dict)
     identity = identities.get((name, batch.run_id))
     try:
@@ -73,20 +79,20 @@ def _commit(
     batches: Sequence[NewBatch],
     identity: ProducerIdentity | None,
 ) -> Ended | None:
-    """Commit with the identity that the run had last, as far as this process knows; None: find it, or get one."""
-    name = _name(options, batch)
+    """Commit with the last known identity of the run; None: find the identity, or get one."""
+    name = _transactional_id(options, batch)
     fields = {"transactional_id": name, "query_id": batch.query_id, "micro_batch": batch.number}
     view = connection.view(refresh=identity is None)
     txn = view.transactions.get(name)
     if txn is not None and identity is not None and batch.is_overtaken(txn):
-        raise overtaken(txn, batch)  # A run repeats its first micro-batch at most, and this one has committed.
+        raise overtaken_error(txn, batch)  # A run repeats its first micro-batch at most, and this one has committed.
     if batch.is_committed(txn):
         _check_plan(view, connection, options, batch)
         _LOG.info("this micro-batch is committed; its batches are left to the vacuum", extra=fields)
         return None
-    read = [] if options.group is None else _positions(options, batch)
+    read = [] if options.group is None else _read_positions(options, batch)
     new = batch.is_of_new_query(view)
-    if not batches and not _offsets(view, connection, options, read, new=new):
+    if not batches and not _consumed_offsets(view, connection, options, read, new=new):
         return None
     _check_topics(view, batches)
     if identity is None:
@@ -98,7 +104,7 @@ def _commit(
             return None
         identity = submit(connection, InitProducer(name))
         view = connection.view()
-    offsets = _offsets(view, connection, options, read, new=new)
+    offsets = _consumed_offsets(view, connection, options, read, new=new)
     command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions(identity.epoch))
     ended: Ended = submit(connection, command)
     _LOG.info("committed", extra={**fields, "batches": len(batches), "repeated": ended.repeated})
@@ -112,29 +118,29 @@ def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch
         ProducerFencedError: A newer run of the query has committed it, after this run has committed others; or a later
             one is committed.
     """
-    name = _name(options, batch)
+    name = _transactional_id(options, batch)
     view = connection.view(refresh=False)
     txn = view.transactions.get(name)
     if txn is not None and (name, batch.run_id) in connection.cached(_RUNS, dict) and batch.is_overtaken(txn):
-        raise overtaken(txn, batch)
+        raise overtaken_error(txn, batch)
     if not batch.is_committed(txn):
         return False
     _check_plan(view, connection, options, batch)
     return True
 
 
-def _name(options: SinkOptions, batch: MicroBatch) -> str:
+def _transactional_id(options: SinkOptions, batch: MicroBatch) -> str:
     return transactional_id(options.transactional_id, options.group, batch.query_id)
 
 
-def _positions(options: SinkOptions, batch: MicroBatch) -> list[Position]:
+def _read_positions(options: SinkOptions, batch: MicroBatch) -> list[Position]:
     return planned_positions(options.checkpoint or "", batch.number, options.location)
 
 
-def _offsets(
+def _consumed_offsets(
     view: View, connection: Connection, options: SinkOptions, read: Sequence[Position], *, new: bool
 ) -> tuple[TxnOffsets, ...]:
-    return () if options.group is None else consumed(view, connection.store_id, options.group, read, new=new)
+    return () if options.group is None else consumed_offsets(view, connection.store_id, options.group, read, new=new)
 
 
 def _check_plan(view: View, connection: Connection, options: SinkOptions, batch: MicroBatch) -> None:
@@ -143,7 +149,7 @@ def _check_plan(view: View, connection: Connection, options: SinkOptions, batch:
     A checkpoint that is older by one micro-batch has no offsets for it, so Spark plans it up to what there is now.
     """
     if options.group is not None:
-        consumed(view, connection.store_id, options.group, _positions(options, batch), new=False)
+        consumed_offsets(view, connection.store_id, options.group, _read_positions(options, batch), new=False)
 
 
 def _check_topics(view: View, batches: Sequence[NewBatch]) -> None:

@@ -22,7 +22,7 @@ from txnstore.spark.stores import cached_connection
 from txnstore.spark.streams.commits import commit_micro_batch, is_committed
 from txnstore.spark.streams.microbatch import MicroBatch
 from txnstore.spark.workers import check_workers
-from txnstore.spark.writes.writer import not_before, topics_to_write, upload_rows
+from txnstore.spark.writes.writer import topics_to_write, upload_rows, with_min_upload_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,10 +79,10 @@ class BatchTransaction:
             yield pa.record_batch([pa.array([pickle.dumps(uploads)])], names=[_UPLOADED])
 
         for row in frame.mapInArrow(upload, f"{_UPLOADED} binary").collect():
-            self._uploaded += not_before(pickle.loads(row[0]), begun_at)  # noqa: S301 - from our own task
+            self._uploaded += with_min_upload_time(pickle.loads(row[0]), begun_at)  # noqa: S301 - from our own task
 
     def end(self) -> tuple[NewBatch, ...]:
-        """What was uploaded; no more can be appended."""
+        """Return what was uploaded, and refuse further appends."""
         self._open = False
         return tuple(self._uploaded)
 
@@ -102,7 +102,7 @@ def run(function: Callable[[BatchTransaction], object], options: SinkOptions, fr
 
 
 def micro_batch(frame: DataFrame, batch_id: int) -> MicroBatch:
-    """The micro-batch that Spark runs in this thread.
+    """Return the micro-batch that Spark runs in this thread.
 
     Raises:
         InvalidConfigError: This is not the function of a ``foreachBatch`` of a classic session.

@@ -1,4 +1,4 @@
-"""What a micro-batch commits, and with which identity. Pure.
+"""The versions, identity and offsets that a micro-batch commits. Pure.
 
 The version of a micro-batch is its number, and the scope of the version is the id of its query. Spark repeats a
 micro-batch under the same number with the same offsets, so a version that is committed already is left alone. It
@@ -49,7 +49,7 @@ class MicroBatch:
     number: int
 
     def versions(self, epoch: int) -> tuple[tuple[str, int], ...]:
-        """The (scope, version) pairs that the commit with this epoch records."""
+        """Return the (scope, version) pairs that the commit with this epoch records."""
         return (
             (self.query_id, self.number),
             (self._run_scope, self.number << _RUN_BITS | self._run),
@@ -108,7 +108,7 @@ class MicroBatch:
 
 
 def transactional_id(configured: str | None, group: str | None, query_id: str) -> str:
-    """The transactional id of a query.
+    """Return the transactional id of a query.
 
     With a group it is that of the group, so a query with a new checkpoint fences one that still uses an old checkpoint.
     """
@@ -116,7 +116,7 @@ def transactional_id(configured: str | None, group: str | None, query_id: str) -
 
 
 def identity_of_run(txn: Transaction | None, batch: MicroBatch) -> ProducerIdentity | None:
-    """The identity of the run, from its last micro-batch; None if it needs a new one, which fences the earlier runs.
+    """Return the identity of the run; None if it needs a new one, which fences the earlier runs.
 
     Raises:
         ProducerFencedError: Another run was granted an epoch since the last micro-batch of this run.
@@ -124,23 +124,23 @@ def identity_of_run(txn: Transaction | None, batch: MicroBatch) -> ProducerIdent
     if txn is None or not batch.is_of_last_run(txn):
         return None
     if txn.state not in _COMMITTED or not batch.is_of_last_transaction(txn):
-        raise overtaken(txn, batch)
+        raise overtaken_error(txn, batch)
     producer_id, epoch = next_id_and_epoch(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
     return ProducerIdentity(producer_id, epoch, txn.transactional_id)
 
 
-def overtaken(txn: Transaction, batch: MicroBatch) -> ProducerFencedError:
-    """The error of a run that a newer run has replaced."""
+def overtaken_error(txn: Transaction, batch: MicroBatch) -> ProducerFencedError:
+    """Return the error of a run that a newer run has replaced."""
     return ProducerFencedError(
         f"run {batch.run_id} of query {batch.query_id} is fenced: a newer run of it, or another query, uses the "
         f"transactional id {txn.transactional_id!r}"
     )
 
 
-def consumed(
+def consumed_offsets(
     view: View, store_id: str, group: str, positions: Iterable[Position], *, new: bool
 ) -> tuple[TxnOffsets, ...]:
-    """The offsets that a micro-batch commits to a group: those of its sources that read this store.
+    """Return the offsets that a micro-batch commits to a group: those of its sources that read this store.
 
     Args:
         view: A view in which no other run can commit any more.
@@ -176,14 +176,14 @@ def consumed(
                 msg = f"two sources of the query read {tp}, so group {group!r} cannot have the offset of both"
                 raise InvalidConfigError(msg)
             seen.add(tp)
-            if _is_due(view, group, tp, position.start.get(tp), end, new=new):
+            if _needs_commit(view, group, tp, position.start.get(tp), end, new=new):
                 topic_id = position.topic_ids.get(tp.topic)
                 offsets[tp] = GroupOffset(topic=tp.topic, partition=tp.partition, offset=end, topic_id=topic_id)
     return (TxnOffsets(group, tuple(offsets[tp] for tp in sorted(offsets))),) if offsets else ()
 
 
-def _is_due(view: View, group: str, tp: TopicPartition, start: int | None, end: int, *, new: bool) -> bool:
-    """Whether the offset is to be committed: not if the group has it already."""
+def _needs_commit(view: View, group: str, tp: TopicPartition, start: int | None, end: int, *, new: bool) -> bool:
+    """Whether the offset has to be committed: not if the group already has it."""
     stored = committed(view, group, tp, require_stable=False)
     if stored is not None and stored.offset != start and (new or stored.offset != end):
         msg = (

@@ -1,4 +1,4 @@
-"""The positions of a streaming query: what Spark stores in its checkpoint, and what each micro-batch reads. Pure.
+"""The positions of a streaming query: its form in Spark's checkpoint, and the ranges of each micro-batch. Pure.
 
 A position describes a whole micro-batch: the offset of each partition at its start and at its end. Spark stores the end
 of a micro-batch before it runs, but not the start of the first one, and asks for that start again when it repeats the
@@ -45,7 +45,7 @@ class Position:
     group: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The position as Spark stores it; equal positions give equal text."""
+        """Format the position as Spark stores it; equal positions give equal text."""
         group = {} if self.group is None else {"group": self.group}
         topics = {name: self.topic_ids[name] for name in sorted(self.topic_ids)}
         return {
@@ -53,13 +53,13 @@ class Position:
             "store": self.store_id,
             **group,
             "topics": topics,
-            "start": _nested(self.start),
-            "end": _nested(self.end),
+            "start": _format_offsets(self.start),
+            "end": _format_offsets(self.end),
         }
 
 
 def parse(document: Any) -> Position:
-    """A position as Spark stored it.
+    """Parse a position as Spark stored it.
 
     Raises:
         InvalidConfigError: It is not a position of txnstore.
@@ -74,15 +74,15 @@ def parse(document: Any) -> Position:
     return Position(
         document["store"],
         dict(document["topics"]),
-        _flat(document["start"]),
-        _flat(document["end"]),
+        _parse_offsets(document["start"]),
+        _parse_offsets(document["end"]),
         document.get("group"),
     )
 
 
 def limits_json(limits: Offsets) -> dict[str, dict[str, int]]:
-    """The ends of partitions, as the progress of a query shows them."""
-    return _nested(limits)
+    """Format the ends of partitions, as the progress of a query shows them."""
+    return _format_offsets(limits)
 
 
 def is_position(document: object) -> bool:
@@ -90,20 +90,20 @@ def is_position(document: object) -> bool:
     return isinstance(document, dict) and as_integer(document.get(MARK)) is not None
 
 
-def planned(lines: Iterable[str]) -> list[Position]:
-    """The positions of txnstore among the lines of a file of Spark's offset log, which has a line for each source."""
+def parse_lines(lines: Iterable[str]) -> list[Position]:
+    """Return the positions of txnstore in a file of Spark's offset log, which has a line for each source."""
     positions = []
     for line in lines:
         try:
             document = json.loads(line)
         except ValueError:
             continue  # The line with the version of the log, or the offset of another source.
-        positions += [parse(each) for each in _values(document) if is_position(each)]
+        positions += [parse(each) for each in _nested_values(document) if is_position(each)]
     return positions
 
 
-def _values(document: Any) -> Iterable[Any]:
-    """The value of a line, and those inside of it: newer logs name their sources."""
+def _nested_values(document: Any) -> Iterable[Any]:
+    """Return the value of a line, and those inside it: newer logs name their sources."""
     yield document
     if isinstance(document, dict) and not is_position(document):
         for value in document.values():
@@ -116,14 +116,14 @@ def _values(document: Any) -> Iterable[Any]:
                 yield value
 
 
-def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
+def _format_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
     result: dict[str, dict[str, int]] = {}
     for tp in sorted(offsets):
         result.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
     return result
 
 
-def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+def _parse_offsets(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     return {TopicPartition(topic, int(number)): at for topic, by in nested.items() for number, at in by.items()}
 
 
@@ -161,7 +161,7 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An answer about a stream, and the records that the store has lost since the stream read it.
+    """A micro-batch to read, and the records that the store has lost since the stream read it.
 
     Attributes:
         position: The micro-batch to read.
@@ -172,19 +172,19 @@ class Step:
     losses: tuple[str, ...] = ()
 
 
-def begin(logs: Logs, start: Offsets, group: str | None = None) -> Position:
-    """The position of a stream that has read nothing: it starts and ends at these offsets."""
+def initial_position(logs: Logs, start: Offsets, group: str | None = None) -> Position:
+    """Return the position of a stream that has read nothing: it starts and ends at these offsets."""
     return Position(logs.store_id, dict(logs.topic_ids), dict(start), dict(start), group)
 
 
-def following(
+def next_step(
     position: Position,
     logs: Logs,
     *,
     until: Offsets | None = None,
     max_offsets: int | None = None,
 ) -> Step:
-    """The micro-batch after a position; the position itself if there is nothing to read.
+    """Return the micro-batch after a position; the position itself if there is nothing to read.
 
     Partitions that the position does not know are new, and are read from the start of their log.
 
@@ -194,25 +194,25 @@ def following(
         until: Read no further than these offsets, and no other partitions; None: as far as the logs go.
         max_offsets: The most offsets to read, over all partitions; None: no limit.
     """
-    losses = _missing(position, logs)
+    losses = _missing_partition_losses(position, logs)
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     for tp, log in logs.partitions.items():
         if until is not None and tp not in until and tp not in position.end:
             continue
-        at, loss = _resume(position, logs, tp)
+        at, loss = _resume_offset(position, logs, tp)
         losses += loss
         limit = log.limit if until is None else min(log.limit, until.get(tp, at))
         starts[tp], ends[tp] = at, max(at, limit)
     if max_offsets is not None:
-        ends = _shared(starts, ends, max_offsets)
+        ends = _share_limit(starts, ends, max_offsets)
     if starts == ends and not losses:
         return Step(position)
     return Step(Position(logs.store_id, dict(logs.topic_ids), starts, ends, position.group), tuple(losses))
 
 
-def replayed(position: Position, logs: Logs) -> Step:
-    """What to read for a planned micro-batch: its offsets, or those of them that are still in the store."""
+def replay_step(position: Position, logs: Logs) -> Step:
+    """Return the readable part of a planned micro-batch: its offsets that are still in the store."""
     losses = [
         f"topic {tp.topic!r} was deleted, or created again, before offsets {first} to {limit - 1} of {tp} were read"
         for tp, (first, limit) in _ranges(position).items()
@@ -225,27 +225,27 @@ def replayed(position: Position, logs: Logs) -> Step:
             continue
         log = logs.partitions[tp]
         if first < log.start:
-            losses.append(_expired(tp, first, min(limit, log.start)))
+            losses.append(_expiry_loss(tp, first, min(limit, log.start)))
         if limit > log.end:
-            losses.append(_shorter(tp, limit, log.end))
+            losses.append(_truncation_loss(tp, limit, log.end))
         starts[tp] = min(max(first, log.start), log.end)
         ends[tp] = max(starts[tp], min(limit, log.end))
     return Step(Position(position.store_id, position.topic_ids, starts, ends, position.group), tuple(losses))
 
 
 def lag(end: Any, latest: Any) -> dict[TopicPartition, int]:
-    """The offsets of each partition that are not read yet, from the progress of a source.
+    """Return the offsets of each partition that are not read yet, from the progress of a source.
 
     Args:
         end: The source's position, as JSON value.
         latest: The ends of its partitions, from :func:`limits_json`.
     """
-    read, limits = parse(end).end, _flat(latest)
+    read, limits = parse(end).end, _parse_offsets(latest)
     return {tp: max(0, limit - read.get(tp, 0)) for tp, limit in sorted(limits.items())}
 
 
 def _ranges(position: Position) -> dict[TopicPartition, tuple[int, int]]:
-    """The offsets of each partition that the micro-batch reads; partitions without any are left out."""
+    """Return the offsets of each partition that the micro-batch reads; partitions without any are left out."""
     ranges = {tp: (position.start.get(tp, 0), limit) for tp, limit in position.end.items()}
     return {tp: (first, limit) for tp, (first, limit) in ranges.items() if first < limit}
 
@@ -255,7 +255,7 @@ def is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
     return tp in logs.partitions and position.topic_ids.get(tp.topic) == logs.topic_ids.get(tp.topic)
 
 
-def _missing(position: Position, logs: Logs) -> list[str]:
+def _missing_partition_losses(position: Position, logs: Logs) -> list[str]:
     names = {tp.topic for tp in position.end} - set(logs.topic_ids)
     excluded = [
         tp
@@ -268,8 +268,8 @@ def _missing(position: Position, logs: Logs) -> list[str]:
     ]
 
 
-def _resume(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, list[str]]:
-    """The offset at which to continue in a partition, and what was lost before it."""
+def _resume_offset(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, list[str]]:
+    """Return the offset at which to continue in a partition, and the records that were lost before it."""
     log = logs.partitions[tp]
     at = position.end.get(tp)
     if at is None:
@@ -277,22 +277,22 @@ def _resume(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, li
     if not is_same(position, logs, tp):
         return log.start, [f"topic {tp.topic!r} was deleted and created again since {tp} was read"]
     if at < log.start:
-        return log.start, [_expired(tp, at, log.start)]
+        return log.start, [_expiry_loss(tp, at, log.start)]
     if at > log.end:
-        return log.end, [_shorter(tp, at, log.end)]
+        return log.end, [_truncation_loss(tp, at, log.end)]
     return at, []
 
 
-def _expired(tp: TopicPartition, first: int, limit: int) -> str:
+def _expiry_loss(tp: TopicPartition, first: int, limit: int) -> str:
     return f"offsets {first} to {limit - 1} of {tp} were deleted before they were read (retention, or delete_records)"
 
 
-def _shorter(tp: TopicPartition, at: int, end: int) -> str:
+def _truncation_loss(tp: TopicPartition, at: int, end: int) -> str:
     return f"the stream has read {tp} up to offset {at}, but its log ends at {end}: was the store restored from a copy?"
 
 
-def _shared(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Ends that read at most ``limit`` offsets, shared between the partitions by what each has to read."""
+def _share_limit(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """Return ends that read at most ``limit`` offsets, shared between the partitions by what each has to read."""
     pending = {tp: ends[tp] - starts[tp] for tp in ends}
     total = sum(pending.values())
     if total <= limit:

@@ -1,4 +1,4 @@
-"""Streaming queries that fail when they are started.
+"""Streaming queries that fail at their start, instead of later in the background.
 
 Spark calls a Python sink for the first time in the first micro-batch, and reads a checkpoint in the thread of the
 query, after ``start()`` has returned. So the checks of the sink are made here before the start, and errors of sources
@@ -33,7 +33,7 @@ _STARTS = 5
 _TOO_SLOW = "Python worker failed to connect back"
 
 
-def checked_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
+def make_stream_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
     """Implements :func:`txnstore.spark.write_stream`."""
     sink = sink_options(options)
     if not frame.isStreaming:
@@ -47,7 +47,7 @@ def checked_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWr
     return frame.writeStream.format("txnstore").options(**dict(options))
 
 
-def started(writer: DataStreamWriter, timeout: float) -> StreamingQuery:
+def start_and_wait(writer: DataStreamWriter, timeout: float) -> StreamingQuery:
     """Implements :func:`txnstore.spark.start`."""
     from pyspark.errors import StreamingQueryException
 
@@ -55,7 +55,7 @@ def started(writer: DataStreamWriter, timeout: float) -> StreamingQuery:
         query = writer.start()
         try:
             for _ in range(max(1, int(timeout / _PAUSE_S))):
-                if query.awaitTermination(_PAUSE_S) or _has_read(query):  # type: ignore[arg-type]  # It takes fractions.
+                if query.awaitTermination(_PAUSE_S) or _has_progressed(query):  # type: ignore[arg-type]  # It takes fractions.
                     break
         except StreamingQueryException as error:
             # The query has read and written nothing: the process of its source had not even started.
@@ -69,6 +69,6 @@ def started(writer: DataStreamWriter, timeout: float) -> StreamingQuery:
     return query
 
 
-def _has_read(query: StreamingQuery) -> bool:
+def _has_progressed(query: StreamingQuery) -> bool:
     """Whether a query has committed a micro-batch, or has found nothing to read."""
     return query.lastProgress is not None or str(query.status["message"]).startswith("Waiting for")

@@ -21,7 +21,7 @@ from txnstore.spark.streams.microbatch import MicroBatch
 from txnstore.spark.versions import StreamArrowWriter
 from txnstore.spark.workers import Sent
 from txnstore.spark.writes.routing import IGNORED
-from txnstore.spark.writes.writer import Uploaded, find_topics, not_before, upload_rows
+from txnstore.spark.writes.writer import Uploaded, find_topics, upload_rows, with_min_upload_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
         ignored = IGNORED if options.ignore_system_columns else ()
         batches = upload_rows(options.location, self._topics, options.topic, iterator, first, ignored)
         return StreamUploaded(
-            not_before(batches, self._begun_at),
+            with_min_upload_time(batches, self._begun_at),
             query_id=context.getLocalProperty("sql.streaming.queryId") or "",
             run_id=context.getLocalProperty("spark.jobGroup.id") or "",
         )

@@ -90,7 +90,7 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The position before the first micro-batch."""
-        return self._stream.initial().to_json()
+        return self._stream.initial_position().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit of each micro-batch: ``maxOffsetsPerTrigger``."""
@@ -114,7 +114,7 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Read no further than what exists now."""
-        self._stream.stop_at_present()
+        self._stream.stop_at_current_end()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch. Checks that the topics still have the columns of the query."""

@@ -26,7 +26,7 @@ from txnstore.errors import (
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions
 from txnstore.spark.options import ReadOptions, StreamOptions
-from txnstore.spark.reads.planning import SliceGroup, all_bounds, check_partitions, in_groups
+from txnstore.spark.reads.planning import SliceGroup, all_bounds, check_partitions, group_by_task
 from txnstore.spark.streams import positions
 from txnstore.spark.streams.positions import Log, Logs, Offsets, Position, Step
 from txnstore.spark.values import LATEST
@@ -43,8 +43,8 @@ _NAMED_LOSSES = 3
 
 
 @dataclass(slots=True)
-class Polling:
-    """When to look at the store: Spark asks for new records every 10 ms, and each look costs a GET for each chain.
+class PollingSchedule:
+    """The schedule of looks at the store: Spark asks every 10 ms, and each look costs a GET for each chain.
 
     Attributes:
         longest_ms: The longest pause between two looks.
@@ -57,11 +57,11 @@ class Polling:
     pause_ms: int = 0
 
     def is_due(self, now: int, *, idle: bool) -> bool:
-        """Whether to look; ``idle``: there is nothing left to read of what is known."""
+        """Whether to look at the store; ``idle``: all known records are read."""
         return now - self.looked_at >= (self.pause_ms if idle else self.longest_ms)
 
-    def looked(self, now: int, *, fresh: bool) -> None:
-        """A look has ended; ``fresh``: it showed something to read."""
+    def record_look(self, now: int, *, fresh: bool) -> None:
+        """Record that a look has ended; ``fresh``: it showed something to read."""
         self.looked_at = now
         self.pause_ms = 0 if fresh else min(self.longest_ms, max(_FIRST_PAUSE_MS, 2 * self.pause_ms))
 
@@ -76,14 +76,14 @@ class Stream:
     def __init__(self, connection: Connection, options: StreamOptions) -> None:
         self._connection = connection
         self._options = options
-        self._polling = Polling(options.poll_interval_ms)
+        self._polling = PollingSchedule(options.poll_interval_ms)
         #: The position of a query without a checkpoint, once it was determined: a ``latest`` must not move.
         self._initial: Position | None = None
         #: The last micro-batch that this process has planned, for versions of Spark that give no start.
         self._last: Position | None = None
         #: Where the trigger ``availableNow`` ends; None: the stream is endless.
         self._target: dict[TopicPartition, int] | None = None
-        self._show(self._unblocked(connection.view(refresh=False)))
+        self._use_view(self._unblocked(connection.view(refresh=False)))
 
     @property
     def view(self) -> View:
@@ -92,13 +92,13 @@ class Stream:
 
     @property
     def read_options(self) -> ReadOptions:
-        """What the stream reads, with the topics that exist now."""
+        """The options of a read, with the topics that exist now."""
         return replace(self._options.read, topics=self._topics(self._view))
 
     # Offsets ----------------------------------------------------------------------------------------------------------
 
-    def initial(self) -> Position:
-        """The position of a query without a checkpoint: what its group has read, else as its options say.
+    def initial_position(self) -> Position:
+        """Return the position of a query without a checkpoint: that of its group, else as its options say.
 
         With a group, a start that the group does not have yet is stored in it before it is returned.
 
@@ -110,29 +110,29 @@ class Stream:
         if self._initial is None:
             starts, group, logs = self._starts(), self._options.group, self._logs
             if group is not None:
-                starts = {**starts, **self._stored(group, starts)}
-            self._initial = positions.begin(logs, starts, group)
+                starts = {**starts, **self._stored_or_commit(group, starts)}
+            self._initial = positions.initial_position(logs, starts, group)
         return self._initial
 
     def following(self, position: Position, max_offsets: int | None = None) -> Position:
-        """The micro-batch after a position; the position itself if there is nothing new.
+        """Return the micro-batch after a position; the position itself if there is nothing new.
 
         Raises:
             InvalidConfigError: The position is one of another store.
             OffsetOutOfRangeError: Records were deleted before the stream read them.
         """
         self._check_store(position)
-        step = self._following(position, max_offsets)
+        step = self._next_step(position, max_offsets)
         if self._target is None:
             idle, now = step.position == position, self._connection.runtime.monotonic()
             if self._polling.is_due(now, idle=idle):
-                self._look()
-                step = self._following(position, max_offsets)
-                self._polling.looked(now, fresh=step.position != position)
-        return self._accepted(step)
+                self._refresh()
+                step = self._next_step(position, max_offsets)
+                self._polling.record_look(now, fresh=step.position != position)
+        return self._check_losses(step)
 
     def next_without_start(self) -> Position:
-        """The next micro-batch, where Spark does not say what the query has read (4.0 and 4.1).
+        """Return the next micro-batch, where Spark does not say what the query has read (4.0 and 4.1).
 
         It follows the last one of this process. The first one of a process starts at the initial position, as a new
         query does. Of a query that was started again, Spark gives the true start with the plan, to
@@ -143,27 +143,27 @@ class Stream:
         """
         if self._last is None:
             try:
-                self._last = self.initial()
+                self._last = self.initial_position()
             except (OffsetOutOfRangeError, UnknownTopicOrPartitionError, UnstableOffsetCommitError):
                 # Of no matter to a query that has read beyond; for a new one, Spark asks for the initial position next.
                 starts = {tp: log.start for tp, log in self._logs.partitions.items()}
-                self._last = positions.begin(self._logs, starts, self._options.group)
-        following = self.following(self._last)
-        if following.start != following.end:  # Equal ones are the mark of an initial position.
-            self._last = following
+                self._last = positions.initial_position(self._logs, starts, self._options.group)
+        step = self.following(self._last)
+        if step.start != step.end:  # Equal ones are the mark of an initial position.
+            self._last = step
         return self._last
 
-    def stop_at_present(self) -> None:
+    def stop_at_current_end(self) -> None:
         """Read no further than what exists now (Spark's trigger ``availableNow``)."""
-        self._look()
+        self._refresh()
         self._target = self._logs.limits
 
     def limits(self) -> Offsets:
-        """The offsets up to which records can be read, as of the last look."""
+        """Return the offsets up to which records can be read, as of the last look."""
         return self._logs.limits
 
-    def _following(self, position: Position, max_offsets: int | None) -> Step:
-        return positions.following(position, self._logs, until=self._target, max_offsets=max_offsets)
+    def _next_step(self, position: Position, max_offsets: int | None) -> Step:
+        return positions.next_step(position, self._logs, until=self._target, max_offsets=max_offsets)
 
     def _starts(self) -> dict[TopicPartition, int]:
         read, view = self.read_options, self._view
@@ -172,12 +172,12 @@ class Stream:
         bounds = all_bounds(self._connection, view, tps, replace(read, end="latest", end_ms=None))
         # "latest" is where a reader of this isolation stops: records of open transactions are read when they commit.
         return {
-            tp: first if _is_number(read, tp) else min(first, view.partitions[tp].read_limit(read.isolation))
+            tp: first if _has_start_offset(read, tp) else min(first, view.partitions[tp].read_limit(read.isolation))
             for tp, (first, _) in bounds.items()
         }
 
-    def _stored(self, group: str, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The offsets of the group; those that it does not have are committed first."""
+    def _stored_or_commit(self, group: str, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets of the group; commit those that it does not have first."""
         stored = {tp: committed(self._view, group, tp) for tp in starts}
         offsets = {tp: value.offset for tp, value in stored.items() if value is not None}
         # A partition that was added to a topic that the group reads is new, and read from its start.
@@ -193,7 +193,7 @@ class Stream:
     # Plans ------------------------------------------------------------------------------------------------------------
 
     def plan(self, start: Position, end: Position) -> list[SliceGroup]:
-        """The slices of a micro-batch, one group per task.
+        """Return the slices of a micro-batch, one group per task.
 
         Args:
             start: The end of the micro-batch before.
@@ -206,23 +206,23 @@ class Stream:
         self._check_store(end)
         if start == end:
             return []
-        self._look_up_to(end)
-        return self._groups(self._accepted(positions.replayed(end, self._logs)))
+        self._refresh_up_to(end)
+        return self._groups(self._check_losses(positions.replay_step(end, self._logs)))
 
     def plan_without_start(self, start: Position, end: Position) -> list[SliceGroup]:
-        """The same where the stream did not know the start when it gave the end: see :meth:`next_without_start`."""
+        """Plan a micro-batch whose start was unknown when its end was given: see :meth:`next_without_start`."""
         self._last = end
         if start == end or start.start == start.end:
             return self.plan(start, end)  # The first micro-batch: its start is stored with its end.
         self._check_store(start)
         self._check_store(end)
-        self._look_up_to(end)
-        return self._groups(self._accepted(positions.following(start, self._logs, until=end.end)))
+        self._refresh_up_to(end)
+        return self._groups(self._check_losses(positions.next_step(start, self._logs, until=end.end)))
 
-    def _look_up_to(self, end: Position) -> None:
+    def _refresh_up_to(self, end: Position) -> None:
         """Look at the store unless the known view has all records up to this position."""
         if any(tp not in self._logs.partitions or self._logs.partitions[tp].end < at for tp, at in end.end.items()):
-            self._look()
+            self._refresh()
 
     def _groups(self, position: Position) -> list[SliceGroup]:
         isolation = self._options.read.isolation
@@ -236,7 +236,7 @@ class Stream:
                 for part in visible(tp, self._view.find_partition(tp), isolation, position.start[tp], position.end[tp])
             ]
             topics.append((self._view.find_topic(name), slices))
-        return in_groups(topics, self._options.read.min_partitions)
+        return group_by_task(topics, self._options.read.min_partitions)
 
     # Groups -----------------------------------------------------------------------------------------------------------
 
@@ -247,11 +247,11 @@ class Stream:
         sinks the group follows the query: it may be behind it, but not ahead.
         """
         group = self._options.group
-        if group is None or not self._behind(group, position):
+        if group is None or not self._uncommitted_offsets(group, position):
             return
         try:
-            self._look()
-            self._commit(group, self._behind(group, position))
+            self._refresh()
+            self._commit(group, self._uncommitted_offsets(group, position))
         except StorageError as error:
             if not error.retriable:
                 raise
@@ -261,8 +261,8 @@ class Stream:
                 extra={"group": group, "error": str(error)},
             )
 
-    def _behind(self, group: str, position: Position) -> dict[TopicPartition, int]:
-        """The offsets that are above those of the group, of topics that still exist."""
+    def _uncommitted_offsets(self, group: str, position: Position) -> dict[TopicPartition, int]:
+        """Return the offsets above those of the group, of topics that still exist."""
         stored = {tp: committed(self._view, group, tp, require_stable=False) for tp in position.end}
         return {
             tp: at
@@ -279,20 +279,20 @@ class Stream:
             for tp in sorted(offsets)
         )
         self._connection.submit(CommitOffsets(TxnOffsets(group, items)))
-        self._show(self._connection.view(refresh=False))  # Other queries of this process may have read more by now.
+        self._use_view(self._connection.view(refresh=False))  # Other queries of this process may have read more by now.
 
     # Views ------------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        self._show(self._unblocked(self._connection.view()))
+    def _refresh(self) -> None:
+        self._use_view(self._unblocked(self._connection.view()))
 
-    def _show(self, view: View) -> None:
-        """Read this view from now on, and no log of another one."""
+    def _use_view(self, view: View) -> None:
+        """Read this view from now on, together with its logs."""
         #: The view of the last look, and what of its logs the stream can read; they change together.
         self._view, self._logs = view, self._logs_of(view)
 
     def _unblocked(self, view: View) -> View:
-        """The view, after expired transactions that hold back records of the topics are ended."""
+        """End expired transactions that hold back records of the topics, and return the view after that."""
         if self._options.read.isolation is Isolation.READ_UNCOMMITTED:
             return view
         tps = self._partitions(view)
@@ -301,7 +301,7 @@ class Stream:
         return view
 
     def _topics(self, view: View) -> tuple[str, ...]:
-        """The topics that exist; one that does not is a loss only if the stream has read it."""
+        """Return the topics that exist; a missing one is a loss only if the stream has read it."""
         if self._options.read.pattern is None:
             return tuple(name for name in self._options.read.topics if name in view.topics)
         matches = re.compile(self._options.read.pattern).fullmatch
@@ -317,7 +317,7 @@ class Stream:
         for tp in self._partitions(view):
             log = view.partitions[tp]
             limit = log.read_limit(read.isolation)
-            logs[tp] = Log(log.log_start, min(limit, _ending(read, tp, limit)), log.high_watermark)
+            logs[tp] = Log(log.log_start, min(limit, _end_offset(read, tp, limit)), log.high_watermark)
         ids = {name: view.topics[name].topic_id for name in self._topics(view)}
         return Logs(self._connection.store_id, ids, logs)
 
@@ -331,8 +331,8 @@ class Stream:
             )
             raise InvalidConfigError(msg)
 
-    def _accepted(self, step: Step) -> Position:
-        """The position, unless records were lost and the query must not continue without them."""
+    def _check_losses(self, step: Step) -> Position:
+        """Return the position; refuse it if records were lost and the query must not continue without them."""
         if step.losses and self._options.fail_on_data_loss:
             unnamed = len(step.losses) - _NAMED_LOSSES
             more = f" (and {unnamed} more)" if unnamed > 0 else ""
@@ -343,12 +343,12 @@ class Stream:
         return step.position
 
 
-def _is_number(read: ReadOptions, tp: TopicPartition) -> bool:
+def _has_start_offset(read: ReadOptions, tp: TopicPartition) -> bool:
     """Whether the options name the offset at which a partition starts."""
     return read.start_ms is None and not isinstance(read.start, str) and read.start.get(tp, LATEST) >= 0
 
 
-def _ending(read: ReadOptions, tp: TopicPartition, limit: int) -> int:
-    """The offset at which the stream ends in a partition; ``limit`` if it does not end."""
+def _end_offset(read: ReadOptions, tp: TopicPartition, limit: int) -> int:
+    """Return the offset at which the stream ends in a partition; ``limit`` if it does not end."""
     at = limit if isinstance(read.end, str) else read.end.get(tp, LATEST)
     return at if at >= 0 else limit

@@ -112,7 +112,7 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
 
 
 def number(batches: Iterable[NewBatch]) -> tuple[NewBatch, ...]:
-    """Assign sequence numbers to the batches: from 0 without gaps in each partition (SEQ-01)."""
+    """Number the batches: from 0 without gaps in each partition (SEQ-01)."""
     following: dict[TopicPartition, int] = {}
     result = []
     for batch in batches:
@@ -131,7 +131,7 @@ def _check_topics(view: View, job: Job, batches: Sequence[NewBatch]) -> None:
 
 
 def submit(connection: Connection, command: Command) -> Any:
-    """Commit a command; where the storage refuses or cannot tell, again: the chain finds out what became of it."""
+    """Commit a command; repeat it after a storage error, because the chain finds out what became of it."""
     for attempt in range(_ATTEMPTS - 1):
         try:
             return connection.submit(command)

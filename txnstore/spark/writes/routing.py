@@ -41,8 +41,8 @@ _UPLOADS = 2
 
 
 @dataclass(slots=True)
-class _Buffer:
-    """Buffered rows of one partition, or of a chunk."""
+class _RowBuffer:
+    """The buffered rows of one partition, or of a chunk."""
 
     tables: list[pa.Table] = field(default_factory=list)
     size: int = 0
@@ -79,11 +79,11 @@ class SegmentRouter:
         self._topics, self._only = topics, only
         self._sticky = first
         self._segment_bytes, self._buffer_bytes = segment_bytes, buffer_bytes
-        self._chunk = _Buffer()
+        self._chunk = _RowBuffer()
         self._chunk_rows = 0
-        self._buffers: dict[TopicPartition, _Buffer] = {}
+        self._buffers: dict[TopicPartition, _RowBuffer] = {}
         self._uploading: deque[Future[NewBatch]] = deque()
-        self._uploaded: list[NewBatch] = []
+        self._uploaded_batches: list[NewBatch] = []
         self._pool = Workers(_UPLOADS, "txnstore-write")
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -101,48 +101,48 @@ class SegmentRouter:
         for tp in sorted(self._buffers):
             self._upload(tp)
         while self._uploading:
-            self._uploaded.append(self._uploading.popleft().result())
-        return tuple(self._uploaded)
+            self._uploaded_batches.append(self._uploading.popleft().result())
+        return tuple(self._uploaded_batches)
 
     def close(self) -> None:
         """Stop and drop the rows that are not uploaded; a vacuum deletes uploads that are never committed."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _route_chunk(self) -> None:
-        tables, self._chunk, self._chunk_rows = self._chunk.tables, _Buffer(), 0
+        tables, self._chunk, self._chunk_rows = self._chunk.tables, _RowBuffer(), 0
         if not tables:
             return
-        for writer, rows in self._by_topic(pa.concat_tables(tables)):
-            self._route(writer, rows)
+        for writer, rows in self._split_by_topic(pa.concat_tables(tables)):
+            self._route_rows(writer, rows)
         self._sticky += 1
         while sum(buffer.size for buffer in self._buffers.values()) > self._buffer_bytes:
             self._upload(max(self._buffers, key=lambda tp: self._buffers[tp].size))
 
-    def _by_topic(self, table: pa.Table) -> Iterator[tuple[TopicWriter, pa.Table]]:
+    def _split_by_topic(self, table: pa.Table) -> Iterator[tuple[TopicWriter, pa.Table]]:
         if self._only is not None:
-            yield self._topics[self._only], _without(table, TOPIC)
+            yield self._topics[self._only], _drop_column(table, TOPIC)
             return
         topics = table[TOPIC]
         for name in pc.unique(topics).to_pylist():
             if name not in self._topics:
-                raise _unknown_topic(name, self._topics)
-            rows = _without(table.filter(pc.equal(topics, name)), TOPIC)
-            yield self._topics[name], _without_foreign(rows, self._topics[name])
+                raise _unknown_topic_error(name, self._topics)
+            rows = _drop_column(table.filter(pc.equal(topics, name)), TOPIC)
+            yield self._topics[name], _drop_foreign_columns(rows, self._topics[name])
 
-    def _route(self, writer: TopicWriter, rows: pa.Table) -> None:
+    def _route_rows(self, writer: TopicWriter, rows: pa.Table) -> None:
         explicit = rows[PARTITION] if PARTITION in rows.column_names else None
-        table = normalize(_without(rows, PARTITION), writer.schema)
+        table = normalize(_drop_column(rows, PARTITION), writer.schema)
         check_rows(writer, table)
-        numbers = self._partitions(writer, table, explicit)
+        numbers = self._choose_partitions(writer, table, explicit)
         for number, part in split_by_partition(table, numbers, writer.topic.partitions):
             tp = TopicPartition(writer.topic.name, number)
-            buffer = self._buffers.setdefault(tp, _Buffer())
+            buffer = self._buffers.setdefault(tp, _RowBuffer())
             buffer.add(part)
             if buffer.size >= self._segment_bytes:
                 self._upload(tp)
 
-    def _partitions(self, writer: TopicWriter, table: pa.Table, explicit: Any) -> npt.NDArray[np.int32]:
-        """The partition of each row: the given one, else by its key as in Kafka, else that of the chunk (KIP-480)."""
+    def _choose_partitions(self, writer: TopicWriter, table: pa.Table, explicit: Any) -> npt.NDArray[np.int32]:
+        """Return the partition of each row: the given one, else by its key, else that of the chunk (KIP-480)."""
         count, column = writer.topic.partitions, writer.key_column
         if column is not None:
             numbers = partition_array(key_bytes(table[column], column), count)
@@ -151,20 +151,20 @@ class SegmentRouter:
         numbers = np.where(numbers < 0, np.int32(self._sticky % count), numbers)
         if explicit is None:
             return numbers
-        explicit_numbers = _explicit(explicit, writer)
+        explicit_numbers = _explicit_partitions(explicit, writer)
         return np.where(explicit_numbers < 0, numbers, explicit_numbers)
 
     def _upload(self, tp: TopicPartition) -> None:
-        """Encode and upload a partition's rows in the background; waits if too many uploads are in flight."""
+        """Upload a partition's rows in the background; wait while too many uploads are in flight."""
         table = pa.concat_tables(self._buffers.pop(tp).tables)
         while len(self._uploading) >= _UPLOADS:
-            self._uploaded.append(self._uploading.popleft().result())
+            self._uploaded_batches.append(self._uploading.popleft().result())
         writer = self._topics[tp.topic]
         self._uploading.append(self._pool.submit(upload, self._objects, self._runtime, writer, tp, table))
 
 
-def _explicit(column: Any, writer: TopicWriter) -> npt.NDArray[np.int32]:
-    """The ``_partition`` of each row, -1 where it is null."""
+def _explicit_partitions(column: Any, writer: TopicWriter) -> npt.NDArray[np.int32]:
+    """Return the ``_partition`` of each row, -1 where it is null."""
     if not pa.types.is_integer(column.type):
         msg = f"column {PARTITION!r} must be of an integer type, not {column.type}"
         raise SchemaMismatchError(msg)
@@ -177,11 +177,11 @@ def _explicit(column: Any, writer: TopicWriter) -> npt.NDArray[np.int32]:
     return numbers
 
 
-def _without(table: pa.Table, column: str) -> pa.Table:
+def _drop_column(table: pa.Table, column: str) -> pa.Table:
     return table.drop_columns([column]) if column in table.column_names else table
 
 
-def _without_foreign(rows: pa.Table, writer: TopicWriter) -> pa.Table:
+def _drop_foreign_columns(rows: pa.Table, writer: TopicWriter) -> pa.Table:
     """Drop the columns of other topics, which are null in these rows: rows for several topics have all columns."""
     foreign = [
         name
@@ -191,7 +191,7 @@ def _without_foreign(rows: pa.Table, writer: TopicWriter) -> pa.Table:
     return rows.drop_columns(foreign)
 
 
-def _unknown_topic(name: str | None, topics: Mapping[str, TopicWriter]) -> Exception:
+def _unknown_topic_error(name: str | None, topics: Mapping[str, TopicWriter]) -> Exception:
     if name is None:
         return SchemaMismatchError(f"column {TOPIC!r} is null in a row; it must name the row's topic")
     listed = ", ".join(sorted(topics)[:10]) or "none yet"

@@ -121,8 +121,8 @@ def upload_rows(
         objects.close()
 
 
-def not_before(batches: Iterable[NewBatch], begun_at: int) -> tuple[NewBatch, ...]:
-    """The batches with times of upload from ``begun_at`` on, in ms: the clocks of the workers may be behind."""
+def with_min_upload_time(batches: Iterable[NewBatch], begun_at: int) -> tuple[NewBatch, ...]:
+    """Raise times of upload to at least ``begun_at`` in ms: the clocks of the workers may be behind."""
     return tuple(replace(batch, uploaded_at=max(batch.uploaded_at or 0, begun_at)) for batch in batches)
 
 
@@ -139,13 +139,13 @@ def check_no_table(context: TaskContext | None) -> None:
         return
     execution, root = (context.getLocalProperty(f"spark.sql.execution.{name}") for name in ("id", "root.id"))
     if execution is not None and root is not None and execution != root:
-        raise InvalidConfigError(tables.new_table())
+        raise InvalidConfigError(tables.new_table_message())
 
 
 def find_topics(
     connection: Connection, options: WriteOptions | SinkOptions, schema: StructType
 ) -> Mapping[str, CatalogTopic]:
-    """The topics that a DataFrame may be written to, as :func:`topics_to_write`; creates one if the options say so."""
+    """Return the topics that a DataFrame may be written to; create one if the options say so."""
     if options.topic is not None:
         connection.check_rights(write_topics([options.topic]))
     view = connection.view(refresh=False)
@@ -162,7 +162,7 @@ def find_topics(
 
 
 def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping[str, CatalogTopic]:
-    """The topics that a DataFrame may be written to; checks the columns on the driver, before any task runs.
+    """Return the topics that a DataFrame may be written to; check its columns on the driver, before any task runs.
 
     Raises:
         UnknownTopicOrPartitionError: There is no such topic.
@@ -180,7 +180,7 @@ def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping
 
 
 def _check_system_columns(schema: StructType) -> None:
-    """Raise for a column whose values the store gives to records when they are appended."""
+    """Refuse a column whose values the store gives to records when they are appended."""
     for name in schema.names:
         if is_reserved(name) and name not in (TOPIC, PARTITION):
             advice = "drop it from the DataFrame"
@@ -191,7 +191,7 @@ def _check_system_columns(schema: StructType) -> None:
 
 
 def _check_columns(writer: TopicWriter, schema: StructType) -> None:
-    """Raise for columns that the topic does not have, types that cannot be cast, and missing required columns."""
+    """Refuse columns that the topic does not have, types that cannot be cast, and missing required columns."""
     types = {field.name: arrow_type(field.dataType.simpleString()) for field in schema.fields}
     for name in (TOPIC, PARTITION):
         types.pop(name, None)
