@@ -1,13 +1,18 @@
-"""What instruments need, made once for each version in ``build/``: S3 servers, jars, classes, engines."""
+"""What instruments need, made once for each version in ``build/``: S3 servers, jars, classes, engines.
+
+The servers, which take Go minutes, are also kept in the cache of the user, for other checkouts and later ones.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -70,12 +75,40 @@ def java() -> None:
 def server(name: str) -> Path:
     """The folder of the programs of S3 servers, with this one, which Go builds."""
     module = SERVERS[name]
-    made(
-        BUILD / "s3" / name,
-        [module.encode()],
-        lambda: _run(str(ROOT / "tests" / "harness" / "s3" / "build"), module, str(SERVER_PROGRAMS)),
-    )
+
+    def build(folder: Path) -> None:
+        _run(str(ROOT / "tests" / "harness" / "s3" / "build"), module, str(folder))
+
+    made(BUILD / "s3" / name, [module.encode()], lambda: _copied(kept(name, module, build), SERVER_PROGRAMS / name))
     return SERVER_PROGRAMS
+
+
+def kept(name: str, version: str, build: Callable[[Path], None]) -> Path:
+    """A program in the cache of the user, which ``build`` puts into a folder unless it is there, whole."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "txnstore-tests" / f"{version} {sys.platform} {platform.machine()}".replace("/", "_")
+    program, digest = folder / name, folder / "sha256"
+    if program.exists() and digest.exists() and digest.read_text(encoding="ascii") == _sha256(program):
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        build(Path(own))
+        Path(own, "sha256").write_text(_sha256(Path(own, name)), encoding="ascii")
+        for made_one in (program, digest):
+            Path(own, made_one.name).replace(made_one)
+    return program
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copied(source: Path, to: Path) -> None:
+    """Copy a program; the copy is whole, or is not there."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, partial := to.with_suffix(".partial"))
+    partial.replace(to)
 
 
 def jars(name: str) -> Path:

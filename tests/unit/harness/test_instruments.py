@@ -85,6 +85,41 @@ def test_what_failed_is_made_again(tmp_path: Path) -> None:
     assert next(succeeded, None) is None
 
 
+def test_a_program_is_kept_for_each_version_and_built_again_if_it_is_damaged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built: list[Path] = []
+
+    def build(folder: Path) -> None:
+        (folder / "minio").write_bytes(b"program")
+        built.append(folder)
+
+    program = needs.kept("minio", "github.com/minio/minio@1", build)
+    assert needs.kept("minio", "github.com/minio/minio@1", build) == program
+    assert len(built) == 1
+    assert needs.kept("minio", "github.com/minio/minio@2", build) != program
+    assert len(built) == 2
+    program.write_bytes(b"prog")
+    assert needs.kept("minio", "github.com/minio/minio@1", build).read_bytes() == b"program"
+    (program.parent / "sha256").unlink()
+    needs.kept("minio", "github.com/minio/minio@1", build)
+    assert len(built) == 4
+    assert sorted(path.name for path in program.parent.iterdir()) == ["minio", "sha256"]
+
+
+def test_a_build_that_fails_keeps_no_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def broken(folder: Path) -> None:
+        (folder / "minio").write_bytes(b"half")
+        raise needs.MissingProgramError("Go is not installed")
+
+    with pytest.raises(needs.MissingProgramError):
+        needs.kept("minio", "1", broken)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_an_unknown_instrument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert instruments.main(["tortur"]) == 2
     printed = capsys.readouterr()
