@@ -1,7 +1,7 @@
 """A sample of the long tests: ``pytest --sample N`` runs all quick tests, and one in N of the others.
 
-The commit draws the sample: a run can be repeated, and each long test runs every few commits.
-``make test-all`` runs all. Load as a pytest plugin.
+The commit draws the sample: a run can be repeated, and each long test runs every few commits. Of many long tests of one
+kind ``@pytest.mark.one_in(M)`` draws another share. ``make test-all`` runs all. Load as a pytest plugin.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ def is_drawn(test: str, draw: int, share: int) -> bool:
     return (zlib.crc32(test.encode()) + draw) % share == 0
 
 
+def share_of(item: pytest.Item, share: int) -> int:
+    """Of how many long tests one runs: its own share where it has one, in a sample."""
+    own = item.get_closest_marker("one_in")
+    return own.args[0] if own is not None and share > 1 else share
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", type=int, default=1, metavar="N", help="one in N of the long tests, by the commit")
     parser.addoption("--after-check", action="store_true", help="leave out the tests that `make check` runs")
@@ -57,8 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if is_quick(item):
             (checked if config.getoption("--after-check") else chosen).append(item)
         else:
-            drawn = share == 1 or is_drawn(item.nodeid, draw, share) or item.get_closest_marker("always") is not None
-            (chosen if drawn else left).append(item)
+            (chosen if is_drawn(item.nodeid, draw, share_of(item, share)) else left).append(item)
     config.stash[_LEFT_OUT] = len(left)
     if checked or left:
         items[:] = chosen

@@ -282,20 +282,21 @@ def test_filters_find_the_rows_of_a_scan_in_dictionaries(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(32)
 @pytest.mark.parametrize("optimizer", [True, False])
 @pytest.mark.parametrize("rows", [7, 1001])
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("statistics", ["today's", "older"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_filter_finds_the_rows_of_a_scan(
-    state: str, rows: int, statistics: str, optimizer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, state: str, rows: int, statistics: str, optimizer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if statistics == "older":
         older(monkeypatch)
-    for kind in KINDS:
-        names = [f"{kind}_{pattern}" for pattern in PATTERNS] + (list(NESTED) if kind == "d" else [])
-        with create(tmp_path / kind) as store:
-            prepare(store, state, rows, names)
-            with store.duckdb() as database:
-                if not optimizer:
-                    database.execute("PRAGMA disable_optimizer")
-                compare(database, store, names, ends=3)
+    names = [f"{kind}_{pattern}" for pattern in PATTERNS] + (list(NESTED) if kind == "d" else [])
+    with create(tmp_path / "store") as store:
+        prepare(store, state, rows, names)
+        with store.duckdb() as database:
+            if not optimizer:
+                database.execute("PRAGMA disable_optimizer")
+            compare(database, store, names, ends=3)

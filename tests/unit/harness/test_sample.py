@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.sample import is_drawn
+from tests.helpers.sample import is_drawn, share_of
 
 SHARE = 3
 #: Quick tests, and long ones.
@@ -17,6 +17,20 @@ TESTS = Path(__file__).parents[2]
 @pytest.mark.parametrize("test", ["tests/a.py::test", "tests/a.py::test[1]", "tests/a.py::test[3]"])
 def test_each_long_test_is_in_one_of_the_samples(test: str) -> None:
     assert [is_drawn(test, draw, SHARE) for draw in range(7, 7 + SHARE)].count(True) == 1
+
+
+@pytest.mark.one_in(32)
+def test_a_long_test_may_have_a_share_of_its_own(request: pytest.FixtureRequest) -> None:
+    assert share_of(request.node, SHARE) == 32
+
+
+def test_other_long_tests_have_the_share_of_the_sample(request: pytest.FixtureRequest) -> None:
+    assert share_of(request.node, SHARE) == SHARE
+
+
+@pytest.mark.one_in(32)
+def test_without_a_sample_all_long_tests_run(request: pytest.FixtureRequest) -> None:
+    assert share_of(request.node, 1) == 1
 
 
 @pytest.mark.slow
@@ -35,7 +49,7 @@ def test_a_sample_has_all_quick_tests_and_says_what_it_leaves_out(
         found.append(collected.names)
     quick = set.intersection(*found)
     assert quick
-    assert all("test_each_long_test" in name for name in quick)
+    assert all("unit/harness/test_sample.py::" in name for name in quick)
     assert sum(len(names - quick) for names in found) == len(set.union(*found) - quick)
 
 
