@@ -40,7 +40,7 @@ _DELETIONS_PER_ENTRY = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionRetention:
-    """What was deleted from one partition; after a dry run, the expected result.
+    """The records deleted from one partition; after a dry run, the expected result.
 
     Attributes:
         tp: The partition.
@@ -62,7 +62,7 @@ class PartitionRetention:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What was deleted by partition; partitions of which nothing was deleted are not listed."""
+    """The deletions by partition, without partitions that lost nothing."""
 
     partitions: tuple[PartitionRetention, ...] = ()
     dry_run: bool = False
@@ -168,7 +168,7 @@ def apply_retention(
     if dry_run or not deletions:
         return RetentionReport(tuple(planned), dry_run)
     altered = set[str]()
-    moved = _delete(connection, deletions, altered)
+    moved = _delete_in_chains(connection, deletions, altered)
     report = RetentionReport(tuple(item for item in planned if item.tp in moved))
     counts = {"partitions": len(report.partitions), "records": report.records, "bytes": report.bytes}
     _LOG.info("retention applied", extra=counts)
@@ -210,7 +210,9 @@ def delete_records(
         return planned
     # At the head of the chain nothing is below these: an entry would not change them.
     moving = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
-    moved = _delete(connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in moving])
+    moved = _delete_in_chains(
+        connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in moving]
+    )
     counts = {"partitions": len(moved), "records": sum(item.records for item in planned.values())}
     _LOG.info("records deleted", extra=counts)
     return planned | {tp: _effect_of_log_start(view, tp, start) for tp, start in moved.items()}
@@ -236,7 +238,7 @@ def _effect_of_log_start(view: View, tp: TopicPartition, start: int) -> Partitio
     return PartitionRetention(tp, log.log_start, start, len(deleted), records, sum(batch.size for batch in deleted))
 
 
-def _delete(
+def _delete_in_chains(
     connection: Connection, deletions: list[Deletion], altered: set[str] | None = None
 ) -> dict[TopicPartition, int]:
     """Move the log starts in all chains concurrently, and return the new ones.

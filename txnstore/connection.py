@@ -141,7 +141,7 @@ class Connection:
         self._reset()
 
     def _reset(self) -> None:
-        """Start over, as after a fork: the child has a new lock, and none of the threads of the parent."""
+        """Reset all fields, as after a fork: the child has a new lock, and none of the parent's threads."""
         #: Guards what :meth:`_forget` drops: each is made once, by the first thread that needs it. Held while a store
         #: is opened, so other threads wait for that.
         self._lock = threading.RLock()
@@ -170,7 +170,7 @@ class Connection:
 
     @property
     def url(self) -> str:
-        """Where the store is, without credentials."""
+        """The URL of the store, without credentials."""
         return self.objects.url
 
     @property
@@ -219,9 +219,9 @@ class Connection:
     @property
     def pool(self) -> Executor:
         """The workers for requests in parallel."""
-        return self._workers("requests", self.runtime.executor)
+        return self._executor_for("requests", self.runtime.executor)
 
-    def _workers(self, purpose: str, make: Callable[[], Executor]) -> Executor:
+    def _executor_for(self, purpose: str, make: Callable[[], Executor]) -> Executor:
         self._reset_after_fork()
         with self._lock:
             if purpose not in self._pools:
@@ -260,7 +260,7 @@ class Connection:
         document = document_of(data, redact(self.url))
         count, names = document.chains, keys.Keys(document.store_id)
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
-        workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
+        workers = [self._executor_for(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         runtime, later = self.runtime, self._in_background
         context = ChainContext(
             self.objects, names, runtime, self.pool, count,
@@ -277,7 +277,7 @@ class Connection:
         return self._opened
 
     def _in_background(self) -> Executor:
-        return self._workers("background", self.runtime.background)
+        return self._executor_for("background", self.runtime.background)
 
     def _settle_later(self, state: State) -> None:
         """Settle the small commits of a chain in the background, if this connection is to do that."""
@@ -320,7 +320,7 @@ class Connection:
                     waiter = chain.enqueue(self._add_context(opened, command))
                 queued.append(partial(chain.commit_queued, waiter))
             except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
-                queued.append(partial(_raise, error))
+                queued.append(partial(_raise_error, error))
         answers = [_result_or_error(commit) for commit in queued]
         self.measurements.add("commit", began)
         # The coordinator copies a topic that a chain does not know yet, and those that wait for it keep their order.
@@ -688,7 +688,7 @@ def _group_key(request: tuple[Command, str | None]) -> Hashable:
     return replace(command, batches=()), principal
 
 
-def _raise(error: Exception) -> None:
+def _raise_error(error: Exception) -> None:
     raise error
 
 

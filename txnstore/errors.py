@@ -537,7 +537,7 @@ class UnknownOutcomeError(StorageError):
 
 
 def joined(errors: Sequence[TxnStoreError], what: str) -> TxnStoreError | None:
-    """One error for several failures, each of a part of the work; None if there is none.
+    """Join the errors of several parts of the work to one; None if there is none.
 
     Args:
         errors: The failures: damage, or errors of the storage.

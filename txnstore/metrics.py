@@ -13,7 +13,7 @@ BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How long calls of one kind took, in buckets with fixed bounds.
+    """The durations of calls of one kind, in buckets with fixed bounds.
 
     Attributes:
         bounds_ms: The inclusive upper bounds of the buckets, in milliseconds, ascending.

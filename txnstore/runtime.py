@@ -184,7 +184,7 @@ class Measurements:
         if self.listener is not None:
             self.listener(kind, took)
         if len(self._new) >= _COLLECTED:
-            self._sort()
+            self._fill_buckets()
 
     def count_retry(self) -> None:
         """Count a repeated request."""
@@ -192,11 +192,11 @@ class Measurements:
 
     def durations(self) -> dict[str, Histogram]:
         """Return the durations so far, by kind."""
-        self._sort()
+        self._fill_buckets()
         kinds = sorted(self._counts)
         return {kind: Histogram(BOUNDS_MS, tuple(self._counts[kind]), self._totals[kind]) for kind in kinds}
 
-    def _sort(self) -> None:
+    def _fill_buckets(self) -> None:
         """Sort what is collected into the buckets; a signal handler leaves that to the call that it interrupts."""
         with suppress(ReentrantCallError), self._lock.own:
             while self._new:

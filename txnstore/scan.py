@@ -129,10 +129,10 @@ class Scan:
 
         Slices that the filter excludes by their offsets or timestamps are left out.
         """
-        slices = [part for tp in self._partitions for part in self._visible(self.snapshot.view, tp)]
-        return slices if self._filter is None else _prune(slices, self._filter, self._columns)
+        slices = [part for tp in self._partitions for part in self._visible_slices(self.snapshot.view, tp)]
+        return slices if self._filter is None else _prune_slices(slices, self._filter, self._columns)
 
-    def _visible(self, view: View, tp: TopicPartition) -> list[Slice]:
+    def _visible_slices(self, view: View, tp: TopicPartition) -> list[Slice]:
         return visible(tp, view.find_partition(tp), self._isolation, self._start.get(tp), self._end.get(tp))
 
     def to_tables(self) -> Generator[pa.Table]:
@@ -245,7 +245,7 @@ def _columns_in(expression: Any, column: str, schema: pa.Schema) -> bool:
     return False
 
 
-def _prune(slices: list[Slice], expression: Any, columns: Columns) -> list[Slice]:
+def _prune_slices(slices: list[Slice], expression: Any, columns: Columns) -> list[Slice]:
     """Return the slices that the filter may match, by the ranges of offsets and timestamps in the chain.
 
     Arrow simplifies the filter with these ranges as guarantees; no file is opened.

@@ -29,7 +29,7 @@ class Snapshot:
 
     @property
     def sequence(self) -> int:
-        """How many entries it contains: of one chain the number of the last one, :attr:`entry`."""
+        """The number of entries in the snapshot; of one chain the number of the last one, :attr:`entry`."""
         return self.view.sequence
 
     @property
@@ -39,7 +39,7 @@ class Snapshot:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The same, always as a tuple."""
+        """The number of the last entry of each chain."""
         return tuple(state.sequence for state in self.view.states)
 
     @property

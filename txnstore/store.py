@@ -169,7 +169,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where the store is, without credentials."""
+        """The URL of the store, without credentials."""
         return self._connection.url
 
     @property
@@ -184,7 +184,7 @@ class Store:
 
     @property
     def principal(self) -> str:
-        """Who asks for what this process does."""
+        """The principal of this process."""
         return self._connection.principal
 
     @property

@@ -148,14 +148,14 @@ class Task(Future[T]):
     def _end(self) -> None:
         self._runner = None
         self._step = _TaskStep.ENDED
-        self._notify()
+        self._wake_waiters()
 
     @property
     def runs_here(self) -> bool:
         """Whether this thread is in the middle of the call, so it must not wait for the end."""
         return self._runner == threading.get_ident()
 
-    def _notify(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake the waiting threads and call the callbacks, if the task is done. Can be repeated."""
         if not self.done():
             return
@@ -193,9 +193,9 @@ class Task(Future[T]):
             with self._lock:
                 if self._step is _TaskStep.WAITING:
                     self._step = _TaskStep.CANCELLED
-            self._notify()
+            self._wake_waiters()
         except BaseException:
-            self._notify()
+            self._wake_waiters()
             raise
         return self.cancelled()
 
@@ -232,7 +232,7 @@ class Task(Future[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call ``fn`` with the task when it is done; immediately if it is done already."""
         self._callbacks.append(fn)
-        self._notify()
+        self._wake_waiters()
 
 
 def start(run: Callable[[], object], name: str) -> None:
@@ -244,10 +244,10 @@ def start(run: Callable[[], object], name: str) -> None:
     Raises:
         RuntimeError: The system has no more threads.
     """
-    _thread.start_new_thread(_start, (run, name))
+    _thread.start_new_thread(_start_thread, (run, name))
 
 
-def _start(run: Callable[[], object], name: str) -> None:
+def _start_thread(run: Callable[[], object], name: str) -> None:
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:  # There is this thread, and no other one.
@@ -313,6 +313,7 @@ class NoTimer:
 
 
 def _run_timer(times: SimpleQueue[float | None], task: Callable[[], object]) -> None:
+    """Call the task at the time that was set last; end at None."""
     seconds = times.get()
     while seconds is not None:
         try:

@@ -120,6 +120,7 @@ def _entry_time_findings(connection: Connection, view: View) -> Iterator[Finding
 
 
 def _checkpoint_finding(connection: Connection, state: State, hint: bytes | None) -> Finding | None:
+    """Report a missing, damaged or old hint or checkpoint of a chain; None if all is well."""
     where, key = f"chain {state.chain}", keys.latest(state.chain)
     if hint is None:
         if state.sequence < CHECKPOINT_EVERY:
@@ -192,6 +193,7 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
 def _transaction_finding(
     connection: Connection, state: State, txn: Transaction, waiting: Mapping[int, int], now: int
 ) -> Finding | None:
+    """Report a transaction that is prepared, past its timeout, open, or decided and not complete."""
     name, records = repr(txn.transactional_id), waiting.get(txn.producer_id, 0)
     held_back = f"; behind it: {counted(records, 'committed record')}" if records else ""
     if txn.state in DECIDED:
@@ -229,6 +231,7 @@ def group_findings(connection: Connection, view: View) -> Iterator[Finding]:
 
 
 def _member_findings(name: str, group: Group, expired: set[str]) -> Iterator[Finding]:
+    """Report members of a group past their session, and members without their partitions."""
     command = f"txnstore group show {name}"
     live = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
     overdue = sorted(expired & set(group.members))

@@ -1,4 +1,4 @@
-"""What the doctor finds: one sentence with numbers for each check, and the command to run."""
+"""The findings of the doctor: one sentence with numbers for each check, and the command to run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """The importance of a finding."""
 
     OK = "ok"
     NOTE = "note"

@@ -104,7 +104,7 @@ class ChainRepairs:
         hinted, hinted_boundary, damage = self._read_hint(hint, checkpoints)
         leftover = False
         if hinted and hinted not in saved:
-            saved[hinted] = self._read(hinted)
+            saved[hinted] = self._read_checkpoint(hinted)
             leftover = saved[hinted] is None and self._is_leftover(hinted, newest_sound, listed)
         hint_document = checkpoint.decode_hint(self._names, self._chain, hint)
         hinted_checkpoint = saved.get(hint_document.sequence)
@@ -131,7 +131,7 @@ class ChainRepairs:
         ends = _entries_of(boundaries)
         for end in ends:
             if end in checkpoints and end not in saved:
-                saved[end] = self._read(end)
+                saved[end] = self._read_checkpoint(end)
         history_begins = max(ends, default=0)
         unread = {number for number in checkpoints - saved.keys() if number >= history_begins}
         for number in self._damaged_checkpoints(unread):
@@ -164,7 +164,7 @@ class ChainRepairs:
         for number in sorted(checkpoints, reverse=True):
             if len(saved) == KEPT_CHECKPOINTS:
                 break
-            loaded = self._read(number)
+            loaded = self._read_checkpoint(number)
             if loaded is not None:
                 saved[number] = loaded
                 newest_sound = max(newest_sound, number)
@@ -195,7 +195,7 @@ class ChainRepairs:
             else:
                 edges = saved.edges
 
-    def _read(self, number: int) -> Saved | None:
+    def _read_checkpoint(self, number: int) -> Saved | None:
         requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)
         saved = checkpoint.receive(self._names, self._chain, number, requested)
         try:
@@ -245,7 +245,7 @@ class ChainRepairs:
     def plan(self, survey: Survey) -> Iterator[Repair | Loss]:
         """Fold the chain from its newest sound checkpoint, and yield what can be rebuilt and what is lost."""
         damaged = {number for number, saved in survey.saved.items() if saved is None}
-        newest = max((saved for saved in survey.saved.values() if saved is not None), key=_sequence, default=None)
+        newest = max((saved for saved in survey.saved.values() if saved is not None), key=_sequence_of, default=None)
         if newest is None:
             newest = checkpoint.newest(self._objects, self._pool, self._names, self._chain)
         base = newest.state if newest is not None else first_state(self._chain, self._chains)
@@ -336,6 +336,7 @@ class ChainRepairs:
     def _checkpoint_repairs(
         self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
     ) -> Iterator[Repair | Loss]:
+        """Yield damaged checkpoints to write again or to delete, and the losses that they show."""
         for number in sorted(damaged):
             key, exists = self._names.checkpoint_state(self._chain, number), number in survey.checkpoints
             damage = "it cannot be read: it or its index is missing or altered" if exists else "it is missing"
@@ -367,6 +368,7 @@ class ChainRepairs:
     def _hint_repairs(
         self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
     ) -> Iterator[Repair | Loss]:
+        """Yield the hint to write again, to the newest usable checkpoint, or to delete."""
         key = keys.latest(self._chain)
         usable = {number: saved.state for number, saved in survey.saved.items() if saved is not None}
         usable |= {number: each.state for number, each in rebuilt.items()}
@@ -412,7 +414,7 @@ def _lost_end_consequence(chain: int, end: int, last: int) -> str:
     )
 
 
-def _sequence(saved: Saved) -> int:
+def _sequence_of(saved: Saved) -> int:
     return saved.state.sequence
 
 

@@ -1,4 +1,4 @@
-"""What a root has of a store: for the choice between stores, when ``store.json`` does not make it."""
+"""The contents of each store below a root, for the choice between stores when ``store.json`` does not make it."""
 
 from __future__ import annotations
 

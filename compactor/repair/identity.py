@@ -77,7 +77,7 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         return _identify_named(connection, present, ids, chains)
     if present is not None:
         damage = f"it names the store {present.store_id}"
-    contents = _contents(connection, ids) if len(ids) > 1 else ()
+    contents = _contents_of_stores(connection, ids) if len(ids) > 1 else ()
     if chosen is None and len(ids) != 1:
         return Identified(None, None, _identity_loss(connection, damage, contents), contents, choices=contents)
     names = Keys(chosen or ids[0])
@@ -86,7 +86,7 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         least = counted(_last_chain(connection, names) + 1, "chain")
         option = f"give it with --chains ({least} at least)"
         consequence = f"no checkpoint shows how many chains the store has: {option}, or {_ELSEWHERE}"
-        contents = contents or _contents(connection, ids)
+        contents = contents or _contents_of_stores(connection, ids)
         choices = tuple(item for item in contents if item.store_id == names.store_id)
         return Identified(None, None, Loss(keys.STORE, damage, consequence), contents, choices=choices)
     document = StoreDocument(
@@ -120,7 +120,7 @@ def _identify_named(
 ) -> Identified:
     """Identify the store that ``store.json`` names, unless the objects here belong to another one."""
     names = Keys(document.store_id)
-    contents = _contents(connection, ids) if set(ids) - {document.store_id} else ()
+    contents = _contents_of_stores(connection, ids) if set(ids) - {document.store_id} else ()
     if connection.objects.list(names.chain(CATALOG), limit=1) or not (why := other_store(connection.objects, names)):
         if chains not in (None, document.chains):
             msg = (
@@ -174,7 +174,7 @@ def _describe_segments(connection: Connection) -> str:
     )
 
 
-def _contents(connection: Connection, ids: Sequence[str]) -> tuple[StoreContents, ...]:
+def _contents_of_stores(connection: Connection, ids: Sequence[str]) -> tuple[StoreContents, ...]:
     return tuple(contents_of(connection, each, _chain_count_in_checkpoint(connection, Keys(each))) for each in ids)
 
 

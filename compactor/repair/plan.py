@@ -1,4 +1,4 @@
-"""What :func:`txnstore.compactor.plan_repairs` finds: objects that can be written again, and what is lost."""
+"""The result of :func:`txnstore.compactor.plan_repairs`: objects that can be written again, and losses."""
 
 from __future__ import annotations
 

@@ -51,15 +51,15 @@ class PlannedObjects:
 
     def put(self, key: str, data: bytes) -> None:
         """Refused."""
-        raise self._refused(key)
+        raise self._refuse_write(key)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Refused."""
-        raise self._refused(key)
+        raise self._refuse_write(key)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Refused."""
-        raise self._refused(", ".join(keys))
+        raise self._refuse_write(", ".join(keys))
 
     def close(self) -> None:
         """The objects of the store belong to the caller."""
@@ -70,6 +70,6 @@ class PlannedObjects:
             raise ObjectNotFoundError(f"{key} will be deleted")
         return data
 
-    def _refused(self, key: str) -> StorageRefusedError:
+    def _refuse_write(self, key: str) -> StorageRefusedError:
         """Refuse a write: the objects only show what a plan would make."""
         return StorageRefusedError(f"{key} is not written: the repairs of {self.url} are only tried")

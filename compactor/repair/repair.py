@@ -73,9 +73,9 @@ def plan_repairs(
         return RepairPlan(lost=(identified.loss,), stores=stores)
     foreign = tuple(item.store_id for item in stores if item.store_id != document.store_id)
     # 2. A survey of each chain. Of a sound store, only lost objects are looked for.
-    chain_repairs = _chains(connection, document)
+    chain_repairs = _repairs_by_chain(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
-        surveys = list(workers.map(_survey, chain_repairs))
+        surveys = list(workers.map(_survey_chain, chain_repairs))
     if repair is None and all(survey.sound for survey in surveys) and _opens_without_gap(connection):
         missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
         plan = RepairPlan(lost=missing + _lost_segments_of_open_store(connection), stores=stores, foreign=foreign)
@@ -131,12 +131,12 @@ def _check_rights(connection: Connection) -> None:
     connection.check_rights(CLUSTER_ACTION)
 
 
-def _chains(connection: Connection, document: StoreDocument) -> list[ChainRepairs]:
+def _repairs_by_chain(connection: Connection, document: StoreDocument) -> list[ChainRepairs]:
     names, count = Keys(document.store_id), document.chains
     return [ChainRepairs(connection.objects, connection.pool, names, number, count) for number in range(count)]
 
 
-def _survey(chain: ChainRepairs) -> Survey:
+def _survey_chain(chain: ChainRepairs) -> Survey:
     """Survey a chain; twice if something seems damaged, because a vacuum and writers may work meanwhile."""
     survey = chain.survey()
     return survey if survey.sound else chain.survey()

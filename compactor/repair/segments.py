@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
 from txnstore.compactor.repair.plan import Loss
-from txnstore.compactor.verify.segments import damage_of, slices
+from txnstore.compactor.verify.segments import all_batches, damage_of
 from txnstore.core.log.slices import Slice
 from txnstore.core.state import State
 from txnstore.phrases import counted, some
@@ -46,7 +46,9 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
         damage = damage_of(part.batch.segment, sizes)
         if damage is not None:
             lost.setdefault(part.batch.segment.object, (damage, []))[1].append(part)
-    return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
+    return tuple(
+        Loss(key, damage, _describe_consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items())
+    )
 
 
 def altered_segments(states: Sequence[State], damages: Mapping[str, str]) -> tuple[Loss, ...]:
@@ -59,11 +61,13 @@ def altered_segments(states: Sequence[State], damages: Mapping[str, str]) -> tup
         segment = part.batch.segment
         if segment.key in damages:
             lost.setdefault(segment.object, (damages[segment.key], []))[1].append(part)
-    return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
+    return tuple(
+        Loss(key, damage, _describe_consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items())
+    )
 
 
 def _slices_of(states: Sequence[State]) -> Iterator[Slice]:
-    return (part for state in states for part in slices(state))
+    return (part for state in states for part in all_batches(state))
 
 
 def _list_after(objects: ObjectStore, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -76,7 +80,7 @@ def _list_after(objects: ObjectStore, prefix: str, after: str) -> Iterator[Objec
         after = page[-1].key
 
 
-def _consequence(parts: Sequence[Slice]) -> str:
+def _describe_consequence(parts: Sequence[Slice]) -> str:
     places = some(f"{part.tp} offsets {part.batch.base_offset} to {part.batch.limit - 1}" for part in parts)
     return (
         f"{counted(sum(part.batch.records for part in parts), 'record')} cannot be rebuilt: {places}. They can be read "

@@ -1,4 +1,4 @@
-"""Which checkpoints and index files a vacuum deletes, and where the history of a chain may begin.
+"""The choice of the checkpoints and index files that a vacuum deletes, and of the begin of a chain's history.
 
 Only chooses: ``vacuum.py`` deletes them, ``history.py`` has the boundaries and the entries, ``payloads.py`` the entries
 with inlined segments.

@@ -41,7 +41,7 @@ _PAGE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ChainHistory:
-    """What a vacuum may do with the history of a chain.
+    """The history of a chain, and the part of it that a vacuum may delete.
 
     Attributes:
         hinted: The checkpoint that the hint names; 0 without one.
@@ -90,12 +90,13 @@ def histories(connection: Connection, now: int, history_ms: int) -> list[ChainHi
         history_ms: The length of the history in ms.
     """
     by_chain = connection.chains.concurrently(
-        {chain.number: partial(_history, connection, chain.number, now, history_ms) for chain in connection.chains}
+        {chain.number: partial(_read_history, connection, chain.number, now, history_ms) for chain in connection.chains}
     )
     return [by_chain[number] for number in sorted(by_chain)]
 
 
-def _history(connection: Connection, chain: int, now: int, history_ms: int) -> ChainHistory:
+def _read_history(connection: Connection, chain: int, now: int, history_ms: int) -> ChainHistory:
+    """Read the boundaries of a chain, and decide which entries may be deleted now."""
     objects, names = connection.objects, connection.keys
     # The hint first: a boundary that it names exists, or is lost, and its number must not be used again.
     hint = checkpoint.decode_hint(names, chain, read_if_there(objects, keys.latest(chain)))

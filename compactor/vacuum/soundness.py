@@ -82,6 +82,7 @@ def _chain_damage(connection: Connection, state: State) -> list[Unsound]:
 
 
 def _damage_in_survey(connection: Connection, state: State, survey: Survey) -> Iterator[Unsound]:
+    """Yield damaged boundaries and checkpoints, a conflict of the hint, and the first missing entry."""
     names, chain = connection.keys, state.chain
     for number, boundary in survey.boundaries.items():
         if boundary is None:

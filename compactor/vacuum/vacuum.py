@@ -215,8 +215,8 @@ def vacuum(
         StorageFullError: The disk is full, also after what needs no entry was deleted; the message says what was.
         StorageRefusedError: The storage refuses to overwrite entries, to delete inlined records; all else is done.
     """
-    grace_ms = _milliseconds("older_than", older_than, DEFAULT_GRACE)
-    history_ms = max(grace_ms, _milliseconds("history", history, DEFAULT_HISTORY))
+    grace_ms = _period_ms("older_than", older_than, DEFAULT_GRACE)
+    history_ms = max(grace_ms, _period_ms("history", history, DEFAULT_HISTORY))
     if not dry_run:
         check_writable(connection.read_only, connection.url, _READ_ONLY_CONSEQUENCE)
     if foreign:
@@ -225,7 +225,7 @@ def vacuum(
 
 
 class _Vacuum:
-    """One vacuum of a sound store.
+    """A vacuum of a sound store.
 
     The order of its steps matters:
 
@@ -512,7 +512,7 @@ def _make_durable(
     make_durable(connection.objects, needed)
 
 
-def _milliseconds(name: str, seconds: float | None, default: int) -> int:
+def _period_ms(name: str, seconds: float | None, default: int) -> int:
     return default * 1000 if seconds is None else check_milliseconds(name, seconds)
 
 

@@ -24,7 +24,7 @@ from txnstore.core.log.model import Batch
 from txnstore.core.log.released import entry_of
 from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
-from txnstore.core.maintenance import SegmentsReplaced, sums_violation
+from txnstore.core.maintenance import SegmentsReplaced, sums_problem
 from txnstore.core.model import NO_FEATURES, TopicPartition, sorted_items
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
@@ -215,6 +215,7 @@ class ChainVerifier:
         return {sequence for sequence in sequences if sequence is not None}
 
     def _report_missing(self, present: set[int], last: int) -> None:
+        """Report each run of missing entries once."""
         first = None
         for sequence in range(self._first + 1, last + 2):
             missing = sequence <= last and sequence not in present
@@ -304,6 +305,7 @@ class ChainVerifier:
             self._report("principals_add_up", key, message)
 
     def _fold(self, key: str, entry: Entry, digest: str, before: State) -> None:
+        """Fold an entry, and check each of its events and the step that it makes."""
         if entry.timestamp < before.timestamp:
             message = f"its timestamp {entry.timestamp} is before that of the previous entry, {before.timestamp}"
             self._report("entry_time", key, message)
@@ -373,7 +375,7 @@ class ChainVerifier:
         if _are_equal(saved, self._state):
             self._state = saved
         else:
-            different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
+            different = [item.name for item in fields(State) if _has_other_value(saved, self._state, item.name)]
             message = f"it differs from the state after entry {saved.sequence} in: {', '.join(different)}"
             self._report("checkpoint_equals_fold", key, message)
 
@@ -397,13 +399,13 @@ def _are_equal(saved: State, folded: State) -> bool:
     return replace(saved, partitions=folded.partitions) == folded
 
 
-def _differs(saved: State, folded: State, name: str) -> bool:
+def _has_other_value(saved: State, folded: State, name: str) -> bool:
     # For two empty maps of rpds, both == and != return True.
     return not getattr(saved, name) == getattr(folded, name)  # noqa: SIM201
 
 
 def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> list[Violation]:
-    """Violations of a compaction in entry ``key``: it went above the last stable offset, or changed the records."""
+    """Return violations of a compaction in entry ``key``: it went above the LSO, or changed the records."""
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     is_aborted = aborted_batches(partition)
@@ -424,14 +426,14 @@ def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> li
 
 
 def rows_of(batch: Batch) -> BatchRows:
-    """What names the rows of a batch."""
+    """Return the identity of the rows of a batch."""
     return batch.segment.key, batch.first_row
 
 
 def sums_violations(
     key: str, state: State, event: SegmentsReplaced, recorded: dict[BatchRows, Sums]
 ) -> list[Violation]:
-    """Violations of the sums of a compaction in entry ``key``: records were changed, or are not accounted for.
+    """Return violations of a compaction's sums in entry ``key``: records were changed, or are not accounted for.
 
     Args:
         key: The key of the entry.
@@ -445,7 +447,7 @@ def sums_violations(
     partition = state.partitions[tp]
     is_aborted, offsets = aborted_batches(partition), set(event.removed)
     read = [batch for batch in partition.batches if batch.base_offset in offsets and not is_aborted(batch)]
-    problem = sums_violation(event.added, event.sums, merge=event.clean_until is None)
+    problem = sums_problem(event.added, event.sums, merge=event.clean_until is None)
     # Of a batch that the log start cuts, only the rest is read.
     if problem is None and not any(batch.base_offset < partition.log_start for batch in read):
         records, before = sum(batch.records for batch in read), [recorded.get(rows_of(batch)) for batch in read]
@@ -458,10 +460,10 @@ def sums_violations(
 
 
 def event_violations(before: State, after: State, entry: str) -> list[Violation]:
-    """Violations of an event of this entry, by the states before and after it."""
+    """Return violations of an event of this entry, by the states before and after it."""
     return [replace(item, subject=entry) for item in check_event(before, after)]
 
 
 def step_violations(before: State, after: State, entry: str) -> list[Violation]:
-    """Violations of the transition that this entry makes between two states."""
+    """Return violations of the transition that this entry makes between two states."""
     return [replace(item, subject=entry) for item in check_step(before, after)]

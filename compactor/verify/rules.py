@@ -98,7 +98,7 @@ _OF_OBJECTS = (
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """How often a rule was checked, and how often it was violated.
+    """The number of checks and violations of a rule.
 
     Attributes:
         invariant: The invariant that it is a part of: a name in ``STORE_INVARIANTS``.
@@ -118,7 +118,7 @@ class RuleReport:
 
 
 def rule_reports(counts: Mapping[str, int], violations: Iterable[Violation]) -> tuple[RuleReport, ...]:
-    """The report of each rule, in the order of the invariants.
+    """Return the report of each rule, in the order of the invariants.
 
     Args:
         counts: The number of objects of each kind that were checked.
@@ -127,12 +127,12 @@ def rule_reports(counts: Mapping[str, int], violations: Iterable[Violation]) -> 
     order = list(STORE_INVARIANTS)
     reports = [
         RuleReport(invariant, rule, objects, counts.get(objects, 0), failed[rule])
-        for invariant, rule, objects in _rules()
+        for invariant, rule, objects in _all_rules()
     ]
     return tuple(sorted(reports, key=lambda item: order.index(item.invariant)))
 
 
-def _rules() -> Iterator[tuple[str, str, str]]:
+def _all_rules() -> Iterator[tuple[str, str, str]]:
     """All rules: invariant, name, and what each is checked for."""
     yield from _OF_OBJECTS
     for rules, objects in ((INVARIANTS, "states"), ((*STEPS, *EVENTS), "steps"), (ACROSS, "views")):

@@ -75,55 +75,55 @@ def verify_segments(
         for part, topic in _listed_as_recorded(findings, state, topics, sizes)
     ]
     if deep is not None:
-        segments = _by_segment(intact)
-        for _, violations in deep.run((None, job) for job in _jobs(segments)):
+        segments = _group_by_segment(intact)
+        for _, violations in deep.run((None, job) for job in _reading_jobs(segments)):
             findings.violations += violations()
         findings.contents = len(intact)
-        findings.bytes_read = sum(map(_size, segments))
+        findings.bytes_read = sum(map(_segment_size, segments))
     return findings
 
 
 def _listed_as_recorded(
     findings: SegmentFindings, state: State, topics: Mapping[str, CatalogTopic], sizes: Mapping[str, int]
 ) -> Iterator[tuple[Slice, CatalogTopic]]:
-    """Compare the segments of a chain with the listing; yields those that agree, with their topics."""
-    current = _current(state, topics)
-    for part in slices(state):
-        problems = _listed(part, sizes)
+    """Compare the segments of a chain with the listing; yield those that agree, with their topics."""
+    current = _current_topics(state, topics)
+    for part in all_batches(state):
+        problems = _check_listing(part, sizes)
         findings.violations += problems
         findings.segments += 1
         if not problems:
             yield part, current[part.tp.topic]
 
 
-def _by_segment(parts: Iterable[_Part]) -> list[list[_Part]]:
-    """The batches of each segment, which is read once for all of them."""
+def _group_by_segment(parts: Iterable[_Part]) -> list[list[_Part]]:
+    """Group batches by segment, which is read once for all of them."""
     segments: dict[Segment, list[_Part]] = {}
     for part in parts:
         segments.setdefault(part[0].batch.segment, []).append(part)
     return list(segments.values())
 
 
-def _jobs(segments: Iterable[list[_Part]]) -> Iterator[Job[list[Violation]]]:
-    """Jobs that read and check segments."""
+def _reading_jobs(segments: Iterable[list[_Part]]) -> Iterator[Job[list[Violation]]]:
+    """Yield jobs that read and check segments."""
     group: list[list[_Part]] = []
     size = 0
     for parts in segments:
         group.append(parts)
-        size += _size(parts)
+        size += _segment_size(parts)
         if len(group) == _JOB_SEGMENTS or size >= _JOB_BYTES:
-            yield partial(_read_all, segments=group)
+            yield partial(_check_contents, segments=group)
             group, size = [], 0
     if group:
-        yield partial(_read_all, segments=group)
+        yield partial(_check_contents, segments=group)
 
 
-def _size(parts: Sequence[_Part]) -> int:
+def _segment_size(parts: Sequence[_Part]) -> int:
     return parts[0][0].batch.segment.size
 
 
-def _current(state: State, topics: Mapping[str, CatalogTopic]) -> dict[str, CatalogTopic]:
-    """The topics of a chain, from the catalog if it has them: their columns may be newer than in the chain's copy."""
+def _current_topics(state: State, topics: Mapping[str, CatalogTopic]) -> dict[str, CatalogTopic]:
+    """Return the topics of a chain, in the catalog's version if it has them: columns may be newer there."""
     return {
         name: in_catalog
         if (in_catalog := topics.get(name)) is not None and in_catalog.topic_id == copy.topic_id
@@ -132,14 +132,14 @@ def _current(state: State, topics: Mapping[str, CatalogTopic]) -> dict[str, Cata
     }
 
 
-def slices(state: State) -> Iterator[Slice]:
-    """All batches of all partitions, aborted and open ones included, and the whole of one that the log start cuts."""
+def all_batches(state: State) -> Iterator[Slice]:
+    """Yield all batches, also aborted and open ones, and as a whole those that the log start cuts."""
     for tp in sorted(state.partitions):
         for batch in state.partitions[tp].batches:
             yield whole_batch(tp, batch)
 
 
-def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
+def _check_listing(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
     """Compare a segment with the listing."""
     segment, batch = part.batch.segment, part.batch
     damage = damage_of(segment, sizes)
@@ -152,7 +152,7 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
 
 
 def damage_of(segment: Segment, sizes: Mapping[str, int]) -> str | None:
-    """What the listed sizes of objects show to be wrong with a segment; None if nothing is."""
+    """Describe the damage of a segment that the listed sizes of objects show; None without any."""
     size, end = sizes.get(segment.object), (segment.first_byte or 0) + segment.size
     if size is None:
         return "it is missing"
@@ -162,7 +162,7 @@ def damage_of(segment: Segment, sizes: Mapping[str, int]) -> str | None:
     return f"it was {change}: it has {size} bytes; expected {end}"
 
 
-def _read_all(
+def _check_contents(
     objects: ObjectStore, pool: Executor, _runtime: Runtime, *, segments: list[list[_Part]]
 ) -> list[Violation]:
     """Read and check segments, a few concurrently."""
@@ -174,27 +174,27 @@ def _read_all(
     for parts in segments:
         topic = parts[0][1]
         if topic.name not in by_topic:
-            by_topic[topic.name] = _columns(topic)
+            by_topic[topic.name] = _readable_columns(topic)
         columns = by_topic[topic.name]
         if columns is None:
             continue
         if len(flying) == _WINDOW:
             violations += flying.popleft().result()
-        flying.append(pool.submit(_read, objects, parts, columns))
+        flying.append(pool.submit(_check_content, objects, parts, columns))
     while flying:
         violations += flying.popleft().result()
     return violations
 
 
-def _columns(topic: CatalogTopic) -> Columns | None:
-    """All columns of a topic; None if they are not known: the check of the topics reports that."""
+def _readable_columns(topic: CatalogTopic) -> Columns | None:
+    """Return all columns of a topic; None if they cannot be read, which the check of topics reports."""
     try:
         return Columns(topic)
     except CorruptionError:
         return None
 
 
-def _read(objects: ObjectStore, parts: Sequence[_Part], columns: Columns) -> list[Violation]:
+def _check_content(objects: ObjectStore, parts: Sequence[_Part], columns: Columns) -> list[Violation]:
     """Read a segment once, and compare its hash and the rows of its batches with the chain.
 
     One row group of a large segment is in memory, however many batches have rows of it.
@@ -202,11 +202,11 @@ def _read(objects: ObjectStore, parts: Sequence[_Part], columns: Columns) -> lis
     segment = parts[0][0].batch.segment
     contents = [_Content(part, columns, expected) for part, _, expected in parts]
     try:
-        file = _open(objects, parts[0][0])
+        file = _open_hashed(objects, parts[0][0])
         pieces = [(rows, content) for content in contents for rows in pieces_of(content.part, file)]
         check_place(parts[0][0].batch, file.columns)
         names = list(dict.fromkeys(name for each in contents for name in columns.needs(each.part)))
-        for number, together in groupby(sorted(pieces, key=_piece), _piece):
+        for number, together in groupby(sorted(pieces, key=_piece_number), _piece_number):
             table = file.read(number, names)
             for rows, content in together:
                 content.add(table.slice(rows.start, rows.rows), rows.at)
@@ -222,8 +222,8 @@ def _read(objects: ObjectStore, parts: Sequence[_Part], columns: Columns) -> lis
     return [violation for content in contents for violation in content.violations()]
 
 
-def _open(objects: ObjectStore, part: Slice) -> SegmentFile:
-    """A segment of which all bytes will be compared: whole, or by row groups if it is large.
+def _open_hashed(objects: ObjectStore, part: Slice) -> SegmentFile:
+    """Open a segment whose bytes are all compared: whole, or by row groups if it is large.
 
     Raises:
         CorruptionError: It is missing, or differs from its description in the chain.
@@ -236,12 +236,12 @@ def _open(objects: ObjectStore, part: Slice) -> SegmentFile:
     return file
 
 
-def _piece(item: tuple[PieceRows, _Content]) -> int:
+def _piece_number(item: tuple[PieceRows, _Content]) -> int:
     return item[0].number
 
 
 class _Content:
-    """The rows of a batch, which are added by row group, and what is wrong with them.
+    """The rows of a batch, added by row group and compared with the chain.
 
     Args:
         part: The batch.
@@ -251,14 +251,14 @@ class _Content:
 
     def __init__(self, part: Slice, columns: Columns, expected: Sums | None) -> None:
         self.part = part
-        self._columns, self._expected = columns, expected
+        self._readable_columns, self._expected = columns, expected
         self._summary, self._sums = _ContentSummary(), Sums()
         self._damage: Exception | None = None
 
     def add(self, rows: pa.Table, at: int) -> None:
-        """Add rows, the first of which has a number in the segment."""
+        """Add rows, beginning with row ``at`` of the segment."""
         try:
-            table = evaluate(self._columns, rows, [Run(self.part, rows.num_rows, at)])
+            table = evaluate(self._readable_columns, rows, [Run(self.part, rows.num_rows, at)])
             self._summary.add(table)
             if self._expected is not None:
                 self._sums += sums_of(table)
@@ -266,7 +266,7 @@ class _Content:
             self._damage = self._damage or error
 
     def violations(self) -> Iterator[Violation]:
-        """Compare what was added with the batch: the number of rows, offsets, timestamps and sums."""
+        """Compare the added rows with the batch: their number, offsets, timestamps and sums."""
         key, content = self.part.batch.segment.key, self._summary
         if self._damage is not None:
             yield Violation("segment_content", str(self._damage), key)
@@ -284,7 +284,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _ContentSummary:
-    """What a verification compares of the rows of a batch, which are added in order."""
+    """A summary of the rows of a batch, which are added in order, for a verification."""
 
     rows: int = 0
     first: int = 0
@@ -307,7 +307,7 @@ class _ContentSummary:
         self.rows, self.last = self.rows + table.num_rows, offsets[-1]
 
     def problems(self, part: Slice) -> Iterator[str]:
-        """Check the number of rows of the batch and their offsets; yields messages."""
+        """Check the number of rows of the batch and their offsets; yield messages."""
         tp, batch = part.tp, part.batch
         if self.rows != batch.records:
             yield f"it has {self.rows} records for {tp}; expected {batch.records}"

@@ -47,7 +47,7 @@ READERS = (
     ),
     Mutant(
         "a stream plans slices of another view than its offsets",
-        Stream._commit,
+        Stream._commit_offsets,
         "self._use_view(self._connection.view(refresh=False))",
         "self._view = self._connection.view(refresh=False)",
         test="unit/spark/test_stream.py::test_a_plan_after_a_commit_is_of_the_same_view_as_its_logs",

@@ -108,8 +108,8 @@ class Boundaries:
         self._hinted = number
         # Before the requests, because the lease counts from then; its document follows.
         lease = self._lease_from_now(number, NO_BOUNDARY)
-        document = self._pool.submit(self._read, number)
-        following = self._pool.submit(self._get, number + 1)
+        document = self._pool.submit(self._read_document, number)
+        following = self._pool.submit(self._get_bytes, number + 1)
 
         def finish() -> _BoundaryLease:
             try:
@@ -177,8 +177,11 @@ class Boundaries:
         lease = self._current_lease()
         if lease.document.modified_ms <= modified_ms:
             return lease.document.timestamp
-        older = bisect_right(range(lease.number), modified_ms, key=lambda number: self._read(number).modified_ms) - 1
-        return self._read(older).timestamp
+        older = (
+            bisect_right(range(lease.number), modified_ms, key=lambda number: self._read_document(number).modified_ms)
+            - 1
+        )
+        return self._read_document(older).timestamp
 
     def _current_lease(self) -> _BoundaryLease:
         """Return a lease that has not expired; requests the next boundary if the known lease has."""
@@ -193,7 +196,7 @@ class Boundaries:
         """Request the boundary after that of an expired lease; if there is none, list all later ones."""
         self._gaps_checked = False
         lease = self._lease_from_now(*ended[:2]) if ended is not None else self._lease_from_now(0, NO_BOUNDARY)
-        following = self._get(lease.number + 1)
+        following = self._get_bytes(lease.number + 1)
         return self._renew(lease, following) if following is not None else self._renew(*self._list_newest(lease))
 
     def _has_expired(self, lease: _BoundaryLease) -> bool:
@@ -206,7 +209,7 @@ class Boundaries:
         while following is not None:
             key = self._keys.boundary(self._chain, lease.number + 1)
             lease = self._lease_from_now(lease.number + 1, decode(BoundaryDocument, key, following))
-            following = self._get(lease.number + 1)
+            following = self._get_bytes(lease.number + 1)
             if following is not None:
                 lease, following = self._list_newest(lease)
         self._lease = lease
@@ -215,7 +218,7 @@ class Boundaries:
     def _list_newest(self, lease: _BoundaryLease) -> tuple[_BoundaryLease, bytes | None]:
         """Return the newest listed boundary with the bytes after it; the known one if the list has no later one."""
         newest = self._newest_after(lease.number)
-        return (newest, self._get(newest.number + 1)) if newest is not None else (lease, None)
+        return (newest, self._get_bytes(newest.number + 1)) if newest is not None else (lease, None)
 
     def _newest_after(self, after: int) -> _BoundaryLease | None:
         """Return the newest listed boundary after ``after``, if there is one; the caller requests the one after it."""
@@ -223,13 +226,13 @@ class Boundaries:
         lease = self._lease_from_now(0, NO_BOUNDARY)
         listed = self._objects.list(self._keys.boundaries(self._chain), start)
         numbers = [number for item in listed if (number := boundary_number(item.key)) is not None]
-        return lease._replace(number=numbers[-1], document=self._read(numbers[-1])) if numbers else None
+        return lease._replace(number=numbers[-1], document=self._read_document(numbers[-1])) if numbers else None
 
     def _lease_from_now(self, number: int, document: BoundaryDocument) -> _BoundaryLease:
         """Make a lease from now on; it is valid only if the next boundary turns out not to exist."""
         return _BoundaryLease(number, document, self._runtime.clock(), self._runtime.uptime())
 
-    def _read(self, number: int) -> BoundaryDocument:
+    def _read_document(self, number: int) -> BoundaryDocument:
         return read_boundary(self._objects, self._keys, self._chain, number)
 
     def _has_entry(self, sequence: int) -> bool:
@@ -239,7 +242,7 @@ class Boundaries:
             return False
         return True
 
-    def _get(self, number: int) -> bytes | None:
+    def _get_bytes(self, number: int) -> bytes | None:
         try:
             return self._objects.get(self._keys.boundary(self._chain, number))
         except ObjectNotFoundError:

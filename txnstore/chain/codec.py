@@ -118,7 +118,7 @@ _WIDE = frozenset({PartitionsAdded, MarkerWritten})
 
 
 class Entry(Stored):
-    """One entry of a chain: its line.
+    """The line of an entry of a chain.
 
     Attributes:
         payload: The inlined segments before it; None without one.

@@ -80,11 +80,11 @@ class EarlierStates:
             return self._head.sequence
         first = self._boundaries.last().sequence
         numbers = range(first + 1, self._head.sequence)
-        return first + bisect_right(numbers, timestamp, key=lambda number: self._entry(number).timestamp)
+        return first + bisect_right(numbers, timestamp, key=lambda number: self._read_entry(number).timestamp)
 
     def first_time(self) -> int | None:
         """Return the time of the first entry of a chain without a boundary; None without an entry. One GET."""
-        return self._entry(1).timestamp if self._head.sequence else None
+        return self._read_entry(1).timestamp if self._head.sequence else None
 
     def is_late(self, sequence: int, timestamp: int) -> bool:
         """Whether the entry after ``sequence`` was written at or before ``timestamp``, though its own time is later.
@@ -105,7 +105,7 @@ class EarlierStates:
         except ObjectNotFoundError:
             raise missing_entry(self._keys, self._head.chain, sequence, f"entry {self._head.sequence} exists") from None
 
-    def _entry(self, sequence: int) -> Entry:
+    def _read_entry(self, sequence: int) -> Entry:
         stored = read_entry(self._objects, self._keys, self._head.chain, sequence)
         if stored is None:
             raise missing_entry(self._keys, self._head.chain, sequence, f"entry {self._head.sequence} exists")

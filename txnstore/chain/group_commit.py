@@ -171,7 +171,7 @@ class Drafts:
             try:
                 decision = decide(state, payload.place(waiter.command), waiter.principal, authorization)
                 if one_by_one:
-                    encode_entry(self._entry(before, decision.state, [*decision.events]))
+                    encode_entry(self._make_entry(before, decision.state, [*decision.events]))
             except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
                 payload.remove_after(mark)
                 waiter.error, waiter.result = error, None
@@ -181,7 +181,7 @@ class Drafts:
                 events += payload.keep_if_named(mark, decision.events)
                 add_principal(principals, waiter.principal, len(decision.events))
         checked = (authorization or state.authorization).mode != "off" or before.authorization.mode != "off"
-        entry = self._entry(before, state, events, payload.describe(), principals if checked else None)
+        entry = self._make_entry(before, state, events, payload.describe(), principals if checked else None)
         try:
             data = encode_entry(entry, payload.data) if events else b""
         except InvalidConfigError:
@@ -193,7 +193,7 @@ class Drafts:
         commands = tuple(waiter.command for waiter in waiters)
         return Attempt(entry, Claim(key, data), state, commands)
 
-    def _entry(
+    def _make_entry(
         self,
         before: State,
         state: State,
@@ -201,6 +201,7 @@ class Drafts:
         payload: PayloadInfo | None = None,
         principals: list[tuple[str, int]] | None = None,
     ) -> Entry:
+        """Make the entry that leads from ``before`` to ``state``, without validation: the rules checked its values."""
         requires = state.requires.without(before.requires)
         return Entry.model_construct(
             sequence=state.sequence,

@@ -86,7 +86,7 @@ def latest(chain: int) -> str:
 
 
 def checkpoint_sequence(key: str) -> int | None:
-    """The sequence number of a checkpoint, or None if ``key`` is not its ``state.json``."""
+    """Return the sequence number of a checkpoint, or None if ``key`` is not its ``state.json``."""
     parts = key.split("/")
     if len(parts) == 6 and parts[3] == "checkpoints" and parts[5] == "state.json" and parts[4].isdigit():
         return int(parts[4])
@@ -94,7 +94,7 @@ def checkpoint_sequence(key: str) -> int | None:
 
 
 def index_range(key: str) -> tuple[int, int] | None:
-    """The entries ``(after, until)`` of an index file, or None if ``key`` is not one."""
+    """Return the entries ``(after, until)`` of an index file, or None if ``key`` is not one."""
     parts = key.split("/")
     until, _, after = parts[-1].removesuffix(".index").partition("-")
     if len(parts) == 5 and parts[3] == "checkpoints" and until.isdigit() and after.isdigit():
@@ -103,18 +103,18 @@ def index_range(key: str) -> tuple[int, int] | None:
 
 
 def entry_sequence(key: str) -> int | None:
-    """The sequence number of the entry ``key``, or None if it is not an entry."""
-    return _numbered(key, "/entries")
+    """Return the sequence number of the entry ``key``, or None if it is not an entry."""
+    return _parse_number(key, "/entries")
 
 
 def boundary_number(key: str) -> int | None:
-    """The number of the boundary ``key``, or None if it is not a boundary."""
-    return _numbered(key, "/boundaries")
+    """Return the number of the boundary ``key``, or None if it is not a boundary."""
+    return _parse_number(key, "/boundaries")
 
 
 def lease_number(key: str) -> int | None:
-    """The number of the lease ``key`` of any store, or None if it is not a lease."""
-    return _numbered(key, "") if key.startswith(LEASES) and key.count("/") == 2 else None
+    """Return the number of the lease ``key`` of any store, or None if it is not a lease."""
+    return _parse_number(key, "") if key.startswith(LEASES) and key.count("/") == 2 else None
 
 
 def is_of_chain(key: str) -> bool:
@@ -123,8 +123,8 @@ def is_of_chain(key: str) -> bool:
     return any(number is not None for number in numbers) or index_range(key) is not None
 
 
-def _numbered(key: str, ending: str) -> int | None:
-    """The number of a numbered object in a folder with this ending."""
+def _parse_number(key: str, ending: str) -> int | None:
+    """Return the number of a numbered object in a folder with this ending."""
     folder, _, name = key.rpartition("/")
     digits, _, suffix = name.partition(".")
     if folder.endswith(ending) and suffix == "json" and len(digits) == _DIGITS and digits.isdigit():
@@ -133,13 +133,13 @@ def _numbered(key: str, ending: str) -> int | None:
 
 
 def chain_number(key: str) -> int | None:
-    """The number of the chain that the entry, checkpoint or index file ``key`` belongs to, or None."""
+    """Return the number of the chain that the entry, checkpoint or index file ``key`` belongs to, or None."""
     parts = key.split("/")
     return int(parts[2]) if store_of(key) is not None and len(parts) > 3 and parts[2].isdigit() else None
 
 
 def store_of(key: str) -> str | None:
-    """The id of the store that ``key`` is an entry, an index file, a checkpoint or a boundary of, or None."""
+    """Return the id of the store whose entry, index file, checkpoint or boundary ``key`` is, or None."""
     parts = key.split("/")
     return parts[1] if len(parts) > 2 and f"{parts[0]}/" == CHAINS and _ID.fullmatch(parts[1]) else None
 
@@ -158,8 +158,8 @@ def cut(number: int) -> str:
 
 
 def cut_number(key: str) -> int | None:
-    """The number of the cut ``key``, or None if it is not a cut."""
-    return _numbered(key, "") if key.startswith(CUTS) and key.count("/") == 2 else None
+    """Return the number of the cut ``key``, or None if it is not a cut."""
+    return _parse_number(key, "") if key.startswith(CUTS) and key.count("/") == 2 else None
 
 
 def table(topic: str) -> str:
@@ -168,7 +168,7 @@ def table(topic: str) -> str:
 
 
 def table_in(key: str) -> str:
-    """The prefix of the table that the key of an object below it names."""
+    """Return the prefix of the table that the key of an object below it names."""
     return f"{TABLES}{key.removeprefix(TABLES).partition('/')[0]}/"
 
 
@@ -193,7 +193,7 @@ def table_data(topic: str, name: str) -> str:
 
 
 def partition_in(key: str) -> TopicPartition:
-    """The partition that the key of an object with a segment names."""
+    """Return the partition that the key of an object with a segment names."""
     topic, partition, _ = key.split("/")[-3:]
     return TopicPartition(topic, int(partition))
 

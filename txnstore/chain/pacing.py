@@ -51,7 +51,7 @@ class Pacing:
                 self._runtime.sleep(wait.pause / 1000)
             if wait.ahead and self._read_ahead(newest(), wait.ahead, to_the_head=not wait.polls):
                 continue
-            if not wait.polls or not self._poll(newest, wait):
+            if not wait.polls or not self._poll_entry(newest, wait):
                 return
 
     def _now(self) -> float:
@@ -64,7 +64,7 @@ class Pacing:
         self._turns.record_read(self._now(), head=newest.sequence != until)
         return newest.sequence > state.sequence
 
-    def _poll(self, newest: Callable[[], State], wait: Wait) -> bool:
+    def _poll_entry(self, newest: Callable[[], State], wait: Wait) -> bool:
         """Poll an entry with overlapping GETs; return whether this entry or one before it was found.
 
         The first ones are spread over a latency; from then on, each answer is followed by the next GET. They are

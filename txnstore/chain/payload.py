@@ -46,6 +46,7 @@ class Payload:
         return replace(command, batches=tuple(map(self._place_batch, command.batches)))
 
     def _place_batch(self, batch: NewBatch) -> NewBatch:
+        """Return a batch with its place in the payload; batches of one segment share it."""
         data = batch.data
         if data is None:
             return batch

@@ -173,7 +173,7 @@ class Turns:
             return LOOK if losses >= (_LOSSES_BEFORE_LOOK if contended else 2) and self._is_behind(now) else None
         if place == 1:
             return Wait(polls=remaining, overlap=NEXT)
-        pause = self._times[-1] + (place - EARLY) * self._interval() - now
+        pause = self._times[-1] + (place - EARLY) * self._mean_interval() - now
         if pause <= 0:
             return Wait(polls=remaining, overlap=SOON)
         return Wait(min(pause, _MAX_PAUSE_MS), place, remaining, SOON)
@@ -186,7 +186,7 @@ class Turns:
         """
         if not self._is_behind(now):
             return None
-        interval = self._interval()
+        interval = self._mean_interval()
         arrives = now + self.latency  # When the answer to the first request arrives; entries are dated by answers.
         target = min(1 + max(0, int((arrives - self._times[-1]) / interval)), _MAX_TARGET)
         polls = self._times[-1] + (target + 1) * interval + self.latency / 2 - now
@@ -196,7 +196,7 @@ class Turns:
         """Whether this process has not seen the head for too long."""
         return not 0 <= now - self._head_at <= MAX_HEAD_AGE * self.latency
 
-    def _interval(self) -> float:
+    def _mean_interval(self) -> float:
         """Return the mean time between entries in the last round, within bounds, because an average lags."""
         newest = list(self._times)[-len(self._order) - 1 :]
         if len(newest) < 2:

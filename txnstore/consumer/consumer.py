@@ -137,9 +137,9 @@ class Consumer:
             )
             leave_when_collected(self, self._shared.membership.lease)
         if enable_auto_commit:
-            self._group("commit by itself")
+            self._require_group("commit by itself")
         if group_instance_id is not None:
-            self._group("have a group_instance_id")
+            self._require_group("have a group_instance_id")
         self._consumer_timeout = check_seconds("consumer_timeout", consumer_timeout)
         #: The records of an iteration that were not returned; None outside of an iteration.
         self._prefetched: PrefetchedRecords | None = None
@@ -188,7 +188,7 @@ class Consumer:
 
         A static member stays in the group until its session timeout (KIP-345).
         """
-        self._open()
+        self._check_usable()
         if self._shared is not None:
             self._shared.close()
         self._positions.assign(self._connection.view(refresh=False), [])
@@ -212,7 +212,7 @@ class Consumer:
             return
         if self._positions.topics is not None:
             raise InvalidConfigError(_EXCLUSIVE.format("subscribe", "assign"))
-        self._open()
+        self._check_usable()
         self._connection.check_rights(read_topics(tp.topic for tp in tps))
         self._poller.check_rights_again()
         view = self._connection.view(refresh=False)
@@ -272,7 +272,7 @@ class Consumer:
         A partition without one continues where this consumer began in it, or at its last ``seek``. Fetched records are
         dropped. The next poll looks the offsets up, and waits for pending ones.
         """
-        self._group("rewind")
+        self._require_group("rewind")
         for part in self._selected_assigned(()):
             part.move(None)
 
@@ -328,7 +328,7 @@ class Consumer:
         }
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each assigned partition is behind its :meth:`end <end_offsets>` (LSO-13). One GET.
+        """Return how many offsets each assigned partition is behind its :meth:`end <end_offsets>` (LSO-13). One GET.
 
         For ``read_committed`` that is the LSO: records that wait behind an open transaction are not counted, but in
         :attr:`blocked`.
@@ -336,10 +336,10 @@ class Consumer:
         view = self._poller.catch_up(self._view_at_heads(warn=True))
         self._put_back()
         return self._poller.all_or_nothing(
-            lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._selected_existing(view, ())}
+            lambda: {tp: self._lag_of(view, self._positions.assigned[tp]) for tp in self._selected_existing(view, ())}
         )
 
-    def _lag(self, view: View, part: AssignedPartition) -> int:
+    def _lag_of(self, view: View, part: AssignedPartition) -> int:
         end = view.find_partition(part.tp).read_limit(self.isolation)
         return max(0, end - self._positions.locate(view, part).position)
 
@@ -348,7 +348,7 @@ class Consumer:
 
         A poll that finds nothing warns of them (:class:`BlockedReadWarning`). Empty for ``read_uncommitted``.
         """
-        self._open()
+        self._check_usable()
         return self._poller.blocked(self._connection.view(refresh=False))
 
     # Records ----------------------------------------------------------------------------------------------------------
@@ -378,21 +378,21 @@ class Consumer:
             ConsumerClosedError: The consumer is closed.
         """
         rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
-        self._open(polls=True)
+        self._check_usable(polls=True)
         self._put_back()
         return self._poller.all_or_nothing(
             lambda: [record for part in self._poll(timeout, rows) for record in part.records()]
         )
 
     def poll_table(self, timeout: float = 0.0, max_records: int | None = None) -> pa.Table:
-        """The same as a table with the columns of a scan; topics with different columns come in different calls.
+        """Poll as a table with the columns of a scan; topics with different columns come in different calls.
 
         Args:
             timeout: Seconds to wait for new records, as for :meth:`poll`.
             max_records: The largest number of rows; None: all, up to 64 MB.
         """
         rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
-        self._open(polls=True)
+        self._check_usable(polls=True)
         self._put_back()
         return self._poller.all_or_nothing(lambda: self._poll_table(timeout, rows))
 
@@ -440,7 +440,7 @@ class Consumer:
         """
         if self._closed:
             raise StopIteration
-        self._open(polls=True)
+        self._check_usable(polls=True)
         if self._shared is not None:
             self._shared.membership.lease.end_poll()  # Not after the record is taken: an interrupt would lose it.
         remaining = self._consumer_timeout
@@ -486,8 +486,8 @@ class Consumer:
             InvalidConfigError: The consumer has no group, or an offset is out of range.
             UnknownTopicOrPartitionError: A partition of ``offsets`` does not exist, or no topic exists any more.
         """
-        self._open()
-        self._group("commit").commit(offsets)
+        self._check_usable()
+        self._require_group("commit").commit(offsets)
 
     @overload
     def committed(
@@ -532,10 +532,10 @@ class Consumer:
         Raises:
             UnstableOffsetCommitError: The transaction did not end within ``timeout``.
         """
-        self._open()
+        self._check_usable()
         tp = TopicPartition(*check_pair(partition))
         check_seconds("timeout", timeout)
-        group = self._group("look up its offsets")
+        group = self._require_group("look up its offsets")
         value = self._poller.wait_until_stable(
             lambda: group.committed(tp, require_stable=require_stable, strict=strict), timeout
         )
@@ -549,7 +549,7 @@ class Consumer:
             ConsumerClosedError: The consumer is closed: it has left its group.
         """
         self._check_open()
-        return self._group("take part in a transaction").metadata()
+        return self._require_group("take part in a transaction").metadata()
 
     @property
     def waiting_for(self) -> tuple[PartitionHolder, ...]:
@@ -604,7 +604,8 @@ class Consumer:
             msg = "this consumer is closed"
             raise ConsumerClosedError(msg)
 
-    def _open(self, *, polls: bool = False) -> None:
+    def _check_usable(self, *, polls: bool = False) -> None:
+        """Check that the consumer is open, restore positions of an interrupted call, and reset it after a fork."""
         self._check_open()
         self._poller.restore()
         if not polls or self._pid != os.getpid():
@@ -620,14 +621,14 @@ class Consumer:
 
     def _view_at_heads(self, *, warn: bool = False) -> View:
         """Return a view at the heads of all chains, after abandoned transactions that block it are ended."""
-        self._open()
+        self._check_usable()
         view = self._poller.unblocked(self._connection.view())
         if warn:
             warn_blocked(self._connection, self._poller.blocked(view))
         return view
 
     def _find_assigned(self, partition: Pair) -> AssignedPartition:
-        self._open()
+        self._check_usable()
         tp = TopicPartition(*check_pair(partition))
         if tp not in self._positions.assigned:
             assigned = ", ".join(map(str, self.assignment())) or "no partition"
@@ -647,10 +648,10 @@ class Consumer:
         )
 
     def _selected_assigned(self, partitions: Iterable[Partitions]) -> list[AssignedPartition]:
-        self._open()
+        self._check_usable()
         return [self._find_assigned(tp) for tp in self._selected(partitions)]
 
-    def _group(self, call: str) -> ConsumerGroup:
+    def _require_group(self, call: str) -> ConsumerGroup:
         if self._shared is None:
             msg = f"a consumer without a group cannot {call}: create it with group=..."
             raise InvalidConfigError(msg)

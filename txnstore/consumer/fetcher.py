@@ -136,6 +136,7 @@ class Poller:
             measurements.add("poll", began, self._paused_s)
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool) -> list[PolledRows]:
+        """Take rows, or read the chains and pause until there are rows, or the timeout has passed."""
         runtime = self._connection.runtime
         deadline: float | None = None
         view, fresh, planned_again = self._follow_group(self._connection.view(refresh=False)), False, False
@@ -171,10 +172,10 @@ class Poller:
                     if not was_idle:
                         warn_blocked(self._connection, self.blocked(view))
                     return []
-                self._sleep(remaining)
+                self._pause_before_read(remaining)
             view, fresh = self._read_heads(view), True
 
-    def _sleep(self, remaining: float) -> None:
+    def _pause_before_read(self, remaining: float) -> None:
         """Pause before the next read of the chain; pauses grow up to the longest one, or to ``remaining`` seconds."""
         pause = min(self._pause, remaining)
         self._connection.runtime.sleep(pause)
@@ -196,7 +197,7 @@ class Poller:
             except UnstableOffsetCommitError:
                 if self._paused_s >= timeout:
                     raise
-            self._sleep(timeout - self._paused_s)
+            self._pause_before_read(timeout - self._paused_s)
 
     def _log_waiting_for(self, view: View, tps: list[TopicPartition]) -> None:
         """Log the transactions for which partitions have no position yet, once per change of the partitions."""
@@ -357,7 +358,7 @@ class PolledRows:
         name = topic.name
         if topic.schema is None:
             return [
-                Record(name, partition, offset, timestamp, key, value, _headers(headers))
+                Record(name, partition, offset, timestamp, key, value, _header_pairs(headers))
                 for offset, timestamp, key, value, headers in zip(
                     offsets,
                     timestamps,
@@ -431,5 +432,5 @@ def take_rows(
     return result
 
 
-def _headers(stored: list[dict[str, Any]] | None) -> Headers:
+def _header_pairs(stored: list[dict[str, Any]] | None) -> Headers:
     return tuple((header["key"], header["value"]) for header in stored) if stored else ()

@@ -23,7 +23,7 @@ from txnstore.storage.base import ObjectStore
 
 
 class Flow:
-    """One partition on its way to the application.
+    """The rows of one partition on their way to the application.
 
     Not thread-safe, as its consumer. ``position`` is at most ``planned``, and all that a reader may see between the two
     is in the slices, in this order: the remainder, the pieces of the begun slice, the fetches, the planned slices.

@@ -62,7 +62,7 @@ class PrefetchedRecords:
         while self._index < len(self._items):
             item = self._items[self._index]
             if not item.is_next:
-                self._drop(item)
+                self._drop_fetched(item)
                 self._index += 1
                 continue
             flow, record, next_index = item.flow, item.record, self._index + 1
@@ -74,9 +74,9 @@ class PrefetchedRecords:
     def put_back(self) -> None:
         """Leave the records that were not returned to the next poll."""
         for item in self._items[self._index :]:
-            self._drop(item)
+            self._drop_fetched(item)
         self._items, self._index = [], 0
 
-    def _drop(self, item: _PrefetchedRecord) -> None:
+    def _drop_fetched(self, item: _PrefetchedRecord) -> None:
         if item.part.flow is item.flow:
             item.part.stop()

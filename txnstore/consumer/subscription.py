@@ -30,7 +30,7 @@ _LOG = logging.getLogger("txnstore.consumer")
 
 
 class Reset(StrEnum):
-    """Where to begin without an offset, or with one outside the log (CON-13)."""
+    """The policy where to begin without an offset, or with one outside the log (CON-13)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -68,7 +68,7 @@ def parse_reset(value: object) -> Reset | timedelta:
 
 @dataclass(slots=True)
 class AssignedPartition:
-    """One partition of a consumer.
+    """A partition of a consumer.
 
     Attributes:
         topic_id: The id of the topic; None until the topic exists.
@@ -164,7 +164,7 @@ class Positions:
         self._subscribed_counts = {name: view.topics[name].partitions for name in topics if name in view.topics}
         self.topics = tuple(dict.fromkeys(topics))
         if not self.shared:
-            self._assign_exactly(view, _partitions(view, self.topics))
+            self._assign_exactly(view, _existing_partitions(view, self.topics))
         self._log_missing(view)
 
     def assign(self, view: View, partitions: Iterable[TopicPartition]) -> None:
@@ -179,7 +179,7 @@ class Positions:
         self._log_missing(view)
 
     def begin_sharing(self) -> None:
-        """From now on read the partitions that the group assigns; none until then.
+        """Switch to the partitions that the group assigns; none until then.
 
         Positions that were sought are kept until their partition is assigned; others are looked up again, because the
         member that had the partition may have committed in between.
@@ -238,7 +238,7 @@ class Positions:
             shapes = [(topic.topic_id, topic.partitions) for topic in topics if topic is not None]
             if shapes != self._topic_shapes:
                 earlier = set(self.assigned)
-                self._assign_exactly(view, _partitions(view, self.topics))
+                self._assign_exactly(view, _existing_partitions(view, self.topics))
                 for tp in self.assigned.keys() - earlier:
                     self.assigned[tp].late = True
                 self._topic_shapes = shapes
@@ -371,6 +371,7 @@ class Positions:
         return self._locate(view, part, view.find_topic(part.tp.topic), view.find_partition(part.tp))
 
     def _locate(self, view: View, part: AssignedPartition, topic: CatalogTopic, partition: Partition) -> Flow:
+        """Return the flow of an existing partition; a recreated topic is read from its beginning."""
         if part.topic_id is None:
             part.topic_id = topic.topic_id
         elif topic.topic_id != part.topic_id:
@@ -392,6 +393,7 @@ class Positions:
         return part.flow
 
     def _start_offset(self, view: View, part: AssignedPartition, partition: Partition) -> int:
+        """Return where to begin: a sought end or offset, the committed offset, the origin, else the reset policy."""
         if isinstance(part.begin, Reset):
             part.origin = self._reset_offset(view, part, partition, part.begin)
             return part.origin
@@ -446,6 +448,6 @@ def _new_assignment(view: View, tp: TopicPartition) -> AssignedPartition:
     return AssignedPartition(tp, topic.topic_id if topic is not None else None)
 
 
-def _partitions(view: View, topics: Iterable[str]) -> list[TopicPartition]:
+def _existing_partitions(view: View, topics: Iterable[str]) -> list[TopicPartition]:
     """All partitions of those of the topics that exist."""
     return [tp for name in topics if name in view.topics for tp in find_partitions(view, name, None)]

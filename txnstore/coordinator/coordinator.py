@@ -198,6 +198,7 @@ class Coordinator:
         )
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
+        """Append batches in all their chains; those of a transaction after the coordinator has added them."""
         self._identify_topics(command)  # Unknown topics are refused before anything is written.
         parts, producer = parts_of(command, len(self._chains)), command.producer
         if producer.transactional_id is None:
@@ -347,6 +348,7 @@ class Coordinator:
         return self._run_in_chains(work, happened=True)
 
     def _end(self, command: EndTxn) -> Ended:
+        """Decide a transaction in the coordinator's chain, after the last batches in all other chains."""
         producer = command.producer
         coordinator_chain = chain_of_producer(producer.producer_id)
         parts = parts_of(command, len(self._chains))

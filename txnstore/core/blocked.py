@@ -78,6 +78,7 @@ def known_transaction(view: View, tp: TopicPartition, producer_id: int) -> Trans
 
 
 def _blocked_partition(view: View, tp: TopicPartition, start: int | None, end: int | None) -> BlockedPartition | None:
+    """Return the committed records that a partition hides behind its earliest open transaction; None without any."""
     log = view.partition(tp)
     if log is None or not log.open_txns:
         return None

@@ -159,10 +159,11 @@ class _StepBuilder:
             yield _marker_step(entry, markers)
 
     def _steps_of_event(self, entry: HistoryEntry, event: Event) -> Iterator[TransactionStep]:
+        """Yield the step of an event, after that of the begin of its transaction if it is the first one."""
         if isinstance(event, ProducerFenced):
             if event.producer_id in self._producer_ids:
                 old, where = (event.producer_id, event.epoch - 1), tuple(event.partitions)
-                yield _step("FENCED", entry, old, where, tuple(event.groups))
+                yield _make_step("FENCED", entry, old, where, tuple(event.groups))
             return
         if getattr(event, "transactional_id", None) != self._id:
             return
@@ -171,20 +172,20 @@ class _StepBuilder:
                 yield from self._init_step(entry, event)
             case PartitionsAdded():
                 yield from self._first_step(entry, (event.producer_id, event.epoch))
-                yield _step("ADD_PARTITIONS", entry, (event.producer_id, event.epoch), tuple(event.partitions))
+                yield _make_step("ADD_PARTITIONS", entry, (event.producer_id, event.epoch), tuple(event.partitions))
             case OffsetsAdded():
                 yield from self._first_step(entry, (event.producer_id, event.epoch))
-                yield _step("ADD_OFFSETS", entry, (event.producer_id, event.epoch), (), (event.group,))
+                yield _make_step("ADD_OFFSETS", entry, (event.producer_id, event.epoch), (), (event.group,))
             case TxnPrepared():
-                yield _step("PREPARED", entry, (event.producer_id, event.epoch))
+                yield _make_step("PREPARED", entry, (event.producer_id, event.epoch))
             case TxnDecided():
-                yield _step(f"PREPARE_{event.outcome.value}", entry, (event.producer_id, event.epoch))
+                yield _make_step(f"PREPARE_{event.outcome.value}", entry, (event.producer_id, event.epoch))
             case TxnCompleted():
                 name = "COMMITTED" if event.outcome is Outcome.COMMIT else "ABORTED"
-                yield _step(name, entry, (event.producer_id, event.epoch))
+                yield _make_step(name, entry, (event.producer_id, event.epoch))
                 self._idle = self._current = (event.next_producer_id, event.next_epoch)
             case TransactionalIdExpired():
-                yield _step("EXPIRED", entry, self._current or (max(event.producer_ids), NO_PRODUCER))
+                yield _make_step("EXPIRED", entry, self._current or (max(event.producer_ids), NO_PRODUCER))
                 self._idle = self._current = None
 
     def _init_step(self, entry: HistoryEntry, event: ProducerInitialized) -> Iterator[TransactionStep]:
@@ -194,8 +195,8 @@ class _StepBuilder:
             before = (event.producer_id, event.epoch - 1)
         bumped = event.last_epoch != NO_PRODUCER  # The current instance bumped its own epoch (KIP-360): no fencing.
         if before is not None and before != granted and not bumped:
-            yield _step("FENCED", entry, before)
-        yield _step("INIT", entry, granted)
+            yield _make_step("FENCED", entry, before)
+        yield _make_step("INIT", entry, granted)
         self._current = granted
         if not event.keeps:
             self._idle = granted
@@ -203,7 +204,7 @@ class _StepBuilder:
     def _first_step(self, entry: HistoryEntry, identity: tuple[int, int]) -> Iterator[TransactionStep]:
         self._current = identity
         if self._idle == identity:
-            yield _step("BEGIN", entry, identity)
+            yield _make_step("BEGIN", entry, identity)
         self._idle = None
 
 
@@ -218,10 +219,10 @@ def _marker_step(entry: HistoryEntry, events: Sequence[MarkerWritten | GroupMark
         TopicPartition(event.topic, event.partition) for event in events if isinstance(event, MarkerWritten)
     )
     groups = tuple(event.group for event in events if isinstance(event, GroupMarkerWritten))
-    return _step(f"{outcome.value}(PID)", entry, (producer_id, epoch - 1), partitions, groups)
+    return _make_step(f"{outcome.value}(PID)", entry, (producer_id, epoch - 1), partitions, groups)
 
 
-def _step(
+def _make_step(
     name: str,
     entry: HistoryEntry,
     identity: tuple[int, int],

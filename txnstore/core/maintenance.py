@@ -114,7 +114,7 @@ class ObjectsDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsForgotten:
-    """These objects were removed from the state: an append that names one is refused for its age (OBJ-06).
+    """Objects were removed from the state: an append that names one is refused for its age (OBJ-06).
 
     ``entries``: spans of entries whose inlined segments no batch names any more, and that need no payload.
     """
@@ -265,13 +265,13 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
     if after > before:
         msg = f"a compaction of {command.tp} cannot turn {before} records into {after}"
         raise CompactionConflictError(msg)
-    problem = sums_violation(command.added, command.sums, merge=command.clean_until is None)
+    problem = sums_problem(command.added, command.sums, merge=command.clean_until is None)
     if problem is not None:
         msg = f"the compaction of {command.tp} has no effect, because it would change the records: {problem}"
         raise CorruptionError(msg)
 
 
-def sums_violation(added: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
+def sums_problem(added: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
     """Describe how the sums of a compaction disagree with each other or its new batches; None if they agree."""
     if sums is None:
         return None

@@ -21,7 +21,7 @@ class Command:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value() -> Callable[[type[C]], type[C]]:
+def value_class() -> Callable[[type[C]], type[C]]:
     """Make a frozen dataclass with slots and a fast constructor: a commit makes many of them for each batch.
 
     The type checker refuses assignments to its members. At run time nothing does: what dataclasses do about them makes

@@ -21,17 +21,17 @@ _PRODUCER_ID_BITS = 32
 
 def chain_of_partition(tp: TopicPartition, chains: int) -> int:
     """Return the chain that leads a partition; consecutive partitions have consecutive chains."""
-    return (_hash(tp.topic, chains) + tp.partition) % chains if chains > 1 else 0
+    return (_chain_by_hash(tp.topic, chains) + tp.partition) % chains if chains > 1 else 0
 
 
 def chain_of_transactional_id(transactional_id: str, chains: int) -> int:
     """Return the chain that coordinates an id: ``hash(transactional.id) % chains``, as in Kafka (COORD-01)."""
-    return _hash(transactional_id, chains)
+    return _chain_by_hash(transactional_id, chains)
 
 
 def chain_of_group(group: str, chains: int) -> int:
     """Return the chain that coordinates a consumer group."""
-    return _hash(group, chains)
+    return _chain_by_hash(group, chains)
 
 
 def first_producer_id(chain: int) -> int:
@@ -44,5 +44,5 @@ def chain_of_producer(producer_id: int) -> int:
     return producer_id >> _PRODUCER_ID_BITS
 
 
-def _hash(name: str, chains: int) -> int:
+def _chain_by_hash(name: str, chains: int) -> int:
     return partition_for_key(name.encode(), chains) if chains > 1 else 0

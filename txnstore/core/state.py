@@ -266,12 +266,12 @@ class UnknownEvent:
 
 
 @fold(UnknownEvent)
-def _unknown(state: State, _: UnknownEvent) -> State:
+def _ignore_unknown(state: State, _: UnknownEvent) -> State:
     return state
 
 
 @fold(Observed)
-def _observed(state: State, event: Observed) -> State:
+def _fold_observed(state: State, event: Observed) -> State:
     check_observed(state, event.chain, event.sequence)
     return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
 

@@ -79,7 +79,7 @@ class Linger:
         #: The process that has the thread; a forked child has none.
         self._pid = os.getpid()
         #: What the thread runs. A task runs once, so of two threads only one serves orders.
-        self.loop = Task(partial(_run, self._orders, self))
+        self.loop = Task(partial(_run_loop, self._orders, self))
         #: Whether the thread was started. Written without a lock: a second thread ends immediately.
         self._started = False
         #: Whether a flush is ordered, so that a record need not order one; always True without a linger time. Set
@@ -180,7 +180,7 @@ class Linger:
                 waiters.append(another)
 
 
-def _run(orders: SimpleQueue[_FlushOrder], linger: Linger) -> None:
+def _run_loop(orders: SimpleQueue[_FlushOrder], linger: Linger) -> None:
     while _serve_order(orders, linger):
         pass
     _drop_orders(orders)

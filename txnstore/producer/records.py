@@ -160,6 +160,7 @@ class RowFormat:
         return tuple(values), key, size, moment
 
     def _convert_row(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
+        """Convert a row alone to a table of one row: one of its values is not plain, or does not fit."""
         writer = self._writer
         if not isinstance(value, Mapping):
             msg = f"topic {writer.topic.name!r} has a schema: send a mapping of its columns, not {type(value).__name__}"

@@ -268,7 +268,7 @@ class Sender:
         with suppress(RuntimeError):  # No thread can start: the call that waits for an upload runs it.
             for task in tasks:
                 if task is not None:
-                    self._connection.pool.submit(_run, task)
+                    self._connection.pool.submit(_run_task, task)
 
     def _upload_together(self, ending_producer: ProducerIdentity | None) -> None:
         """Begin the uploads of all sealed batches but one, which the caller uploads; small ones share segments.
@@ -344,6 +344,7 @@ class Sender:
             self.flush(until_room=True)
 
     def _flush(self, *, until_room: bool = False) -> None:
+        """Upload and register batches, all or until the buffer has room; nothing in a state that writes none."""
         if not self.txn.writes:
             return
         with self._lock.own:
@@ -399,7 +400,7 @@ class Sender:
         for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
             batch.settle(appended)
         self._callbacks_due += pending.batches
-        self._forget(pending.batches)
+        self._remove_batches(pending.batches)
         if isinstance(pending.command, EndTxn):
             outcome, identity = pending.command.outcome, answer.producer
             self._change_txn(lambda txn: txn.with_end(outcome, identity))
@@ -573,9 +574,9 @@ class Sender:
         """Fail those of the batches that are not settled, and remove all of them."""
         self._failures += [(batch, error) for batch in batches if batch.settle(error)]
         self._callbacks_due += batches
-        self._forget(batches)
+        self._remove_batches(batches)
 
-    def _forget(self, batches: Sequence[ProducerBatch]) -> None:
+    def _remove_batches(self, batches: Sequence[ProducerBatch]) -> None:
         with self._lock.own:
             self.buffer.forget(batches)
 
@@ -734,7 +735,7 @@ class Sender:
         self._drop_batches(ProducerClosedError("the producer was closed before this record was written"))
 
 
-def _run(task: Task[None]) -> None:
+def _run_task(task: Task[None]) -> None:
     """Run a task if no thread has begun it. Raises what interrupts it: a pool that is closed runs it in the caller."""
     if task.run():
         task.result()

@@ -24,7 +24,7 @@ _PAUSE_MS = 1000
 
 
 class TopicVersion:
-    """One version of a topic, decoded.
+    """A decoded version of a topic.
 
     Attributes:
         topic: The version.
@@ -134,6 +134,7 @@ class Topics:
         return version
 
     def _find_version(self, topic: str, partition: int | None) -> TopicVersion:
+        """Return the known version if the cached state has it, else decode the newest one."""
         state = self.catalog.state
         version = self.known.get(topic) if type(topic) is str else None
         # A state shares the topics that did not change with the states before it.

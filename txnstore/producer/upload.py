@@ -204,7 +204,7 @@ class Uploads:
 
     def upload_task(self, batches: Sequence[ProducerBatch]) -> Task[None]:
         """Return a task that uploads batches as one segment."""
-        return Task(partial(self._upload, batches))
+        return Task(partial(self._upload_batches, batches))
 
     def group_for_segments(self, batches: Sequence[ProducerBatch]) -> list[Task[None]]:
         """Tasks for batches that have none, or were taken from theirs: small ones share segments."""
@@ -233,8 +233,10 @@ class Uploads:
         encoded: list[tuple[ProducerBatch, NewBatch]] = []
         for group in group_for_segments(batches, chains, limit):
             try:
-                self._convert(group)
-                segment = self._encode([self._converted_rows(batch) for batch in group], group[0].writer, inlined=True)
+                self._convert_batches(group)
+                segment = self._encode_parts(
+                    [self._converted_rows(batch) for batch in group], group[0].writer, inlined=True
+                )
             except Exception:  # noqa: BLE001 - The upload raises it again, and fails its batch alone.
                 return False
             limit -= len(segment.data)
@@ -245,7 +247,7 @@ class Uploads:
             batch.end_upload(new_batch)
         return True
 
-    def _convert(self, batches: Sequence[ProducerBatch]) -> None:
+    def _convert_batches(self, batches: Sequence[ProducerBatch]) -> None:
         """Convert the records of several batches in one step, if that is possible."""
         convert_batches(batches, self.connection.runtime.clock())
 
@@ -253,18 +255,18 @@ class Uploads:
         """Convert the rows of a batch; raises the error of a row that does not fit."""
         return batch.tp, batch.table(self.connection.runtime.clock(), self.topics.row_format(batch.writer))
 
-    def _encode(self, parts: Sequence[Rows], writer: TopicWriter, *, inlined: bool = False) -> EncodedRows:
+    def _encode_parts(self, parts: Sequence[Rows], writer: TopicWriter, *, inlined: bool = False) -> EncodedRows:
         # Not the chain of the connection: one that was closed loads it, with workers that may all be waiting here.
         chain_time = self.topics.catalog.now()
         return encode_rows(self.connection.runtime, writer, parts, chain_time, inlined=inlined)
 
-    def _upload(self, batches: Sequence[ProducerBatch]) -> None:
+    def _upload_batches(self, batches: Sequence[ProducerBatch]) -> None:
         """Upload batches as one segment, in any thread. A batch whose rows do not fit fails alone.
 
         An interrupt leaves them as they were, and the next call repeats the upload.
         """
         remaining = [batch for batch in batches if batch.uploaded is None and not batch.abandoned]
-        self._convert(remaining)
+        self._convert_batches(remaining)
         parts: list[Rows] = []
         uploaded: list[ProducerBatch] = []
         for batch in remaining:
@@ -286,7 +288,7 @@ class Uploads:
 
     def _put_segment(self, batches: Sequence[ProducerBatch], parts: Sequence[Rows]) -> list[NewBatch]:
         """Encode rows as one segment, and PUT it."""
-        encoded = self._encode(parts, batches[0].writer)
+        encoded = self._encode_parts(parts, batches[0].writer)
         connection, tp = self.connection, parts[0][0]
         deliver(
             connection.objects,

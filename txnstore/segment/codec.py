@@ -170,7 +170,7 @@ def decode_pieces(
     rows: int | None = None,
     key: str = "",
 ) -> Iterator[pa.Table]:
-    """Like :func:`decode`, but yields one table per row group, so that one at a time is in memory; at least one."""
+    """Decode as :func:`decode`, but yield a table per row group, at least one, so that one is in memory."""
     try:
         file = open_segment(data, fmt)
         if columns is None:
@@ -189,7 +189,7 @@ def decode_pieces(
         for number, start, end in pieces:
             yield file.read(number, selected).select(order).slice(start, end - start)
     except _DAMAGE as error:
-        raise _damaged(key, fmt, error) from error
+        raise _corruption_error(key, fmt, error) from error
 
 
 def _pieces_of_range(piece_rows: Sequence[int], first: int, limit: int) -> Iterator[tuple[int, int, int]]:
@@ -261,19 +261,19 @@ class SegmentWriter:
         self._pending_bytes += table.nbytes
         self.rows += table.num_rows
         if self._pending_rows >= self._group_rows():
-            self._flush(whole_groups=True)
+            self._write_pending(whole_groups=True)
 
     def end_row_group(self, least: int = 0) -> None:
         """End the row group, or record batch, here, if its rows have ``least`` bytes: the next ones begin another."""
         if self._pending_rows and self._pending_bytes >= least:
-            self._flush(whole_groups=False, last=False)
+            self._write_pending(whole_groups=False, last=False)
 
     def finish(self) -> EncodedSegment:
         """Close the segment and return its bytes."""
         if self._closed:
             raise ValueError("the segment is closed")
         if self._pending_rows or self._writer is None:
-            self._flush(whole_groups=False)
+            self._write_pending(whole_groups=False)
         encoded = self._finish_large() if isinstance(self._sink, SegmentSink) else self._finish_small()
         self._size = encoded.size
         return encoded
@@ -320,7 +320,7 @@ class SegmentWriter:
             return self._row_group_rows
         return max(1, min(self._row_group_rows, self._row_group_bytes * self._pending_rows // self._pending_bytes))
 
-    def _flush(self, whole_groups: bool, *, last: bool = True) -> None:
+    def _write_pending(self, whole_groups: bool, *, last: bool = True) -> None:
         """Write the pending rows; with ``whole_groups``, keep those that do not fill a row group.
 
         ``last``: no more rows follow, if none are kept.
@@ -338,7 +338,7 @@ class SegmentWriter:
             # A segment that is written whole, and is small, needs no file and no checksums of blocks.
             small = last and not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
             self._sink = pa.BufferOutputStream() if small else SegmentSink(self._memory)
-            self._writer = self._open(table, small)
+            self._writer = self._open_writer(table, small)
         if self._format == "parquet":
             self._writer.write_table(table, row_group_size=rows)
         else:
@@ -351,7 +351,7 @@ class SegmentWriter:
             for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
                 self._writer.write_batch(batch)
 
-    def _open(self, first: pa.Table, small: bool) -> Any:
+    def _open_writer(self, first: pa.Table, small: bool) -> Any:
         codec = self._compression
         if self._format == "arrow":
             level = ZSTD_LEVEL if codec == "zstd" else None
@@ -389,5 +389,5 @@ def verify_checksum(key: str, data: Any, sha256: str, size: int) -> None:
         raise CorruptionError(f"{key} was altered: its SHA-256 is {digest}; expected {sha256}")
 
 
-def _damaged(key: str, fmt: str, error: Exception) -> CorruptionError:
+def _corruption_error(key: str, fmt: str, error: Exception) -> CorruptionError:
     return CorruptionError(f"{key or 'a segment'} cannot be read as {fmt}: {error}")

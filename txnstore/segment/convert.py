@@ -33,7 +33,7 @@ def normalize(data: object, schema: pa.Schema | None) -> pa.Table:
         SchemaMismatchError: A column is unknown, duplicate, missing, null or of a wrong type. The message names it.
     """
     target = RECORD_SCHEMA if schema is None else schema
-    tables = [_normalized(part, target) for part in parts_of(data)]
+    tables = [_normalize_part(part, target) for part in parts_of(data)]
     return pa.concat_tables(tables) if len(tables) != 1 else tables[0]
 
 
@@ -53,7 +53,7 @@ def parts_of(data: object) -> Iterator[object]:
         yield pa.Table.from_batches([batch])
 
 
-def _normalized(data: object, target: pa.Schema) -> pa.Table:
+def _normalize_part(data: object, target: pa.Schema) -> pa.Table:
     """Convert a part of the data to a table of the stored schema."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
         return _fit_schema(_from_rows(data, target), target)

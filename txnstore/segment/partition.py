@@ -93,7 +93,7 @@ def partition_array(keys: Any, partitions: int) -> _Int32:
         keys: A (chunked) array of any type that :func:`key_bytes` supports.
         partitions: The number of partitions.
     """
-    hashes = [_murmur2_chunk(chunk) for chunk in _chunks(key_bytes(keys))]
+    hashes = [_murmur2_chunk(chunk) for chunk in _chunks_of(key_bytes(keys))]
     positive = np.concatenate([h & np.uint32(0x7FFFFFFF) for h in hashes]) if hashes else np.empty(0, np.uint32)
     chosen = (positive % np.uint32(partitions)).astype(np.int32)
     if keys.null_count:
@@ -105,7 +105,7 @@ def partition_array(keys: Any, partitions: int) -> _Int32:
 
 def murmur2_array(keys: Any) -> _Int32:
     """Return the signed 32-bit murmur2 of each key; a null counts as the empty key. See :func:`partition_array`."""
-    hashes = [_murmur2_chunk(chunk) for chunk in _chunks(key_bytes(keys))]
+    hashes = [_murmur2_chunk(chunk) for chunk in _chunks_of(key_bytes(keys))]
     return np.concatenate(hashes).view(np.int32) if hashes else np.empty(0, np.int32)
 
 
@@ -166,7 +166,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
     )
 
 
-def _chunks(array: Any) -> list[Any]:
+def _chunks_of(array: Any) -> list[Any]:
     return list(array.chunks) if isinstance(array, pa.ChunkedArray) else [array]
 
 
@@ -222,7 +222,7 @@ def _hash_uniform(data: _Bytes, length: int, out: _Words) -> None:
     out[:] = np.uint32(SEED ^ (length & 0xFFFFFFFF))
     scratch = np.empty_like(out)
     for at in range(0, length & ~3, 4):
-        _mix(out, _strided_column(data, at, length, "<u4", len(out)), scratch)
+        _mix_word(out, _strided_column(data, at, length, "<u4", len(out)), scratch)
     if length & 3:
         for byte in range(length & 3):
             tail = _strided_column(data, (length & ~3) + byte, length, "u1", len(out)).astype(np.uint32)
@@ -240,7 +240,7 @@ def _hash_sorted(data: _Bytes, starts: _Int64, lengths: _Int64) -> _Words:
     view: npt.NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
     for word in range(int(words[-1])):
         first = int(np.searchsorted(words, word, side="right"))
-        _mix(h[first:], view[starts[first:] + 4 * word], scratch[first:])
+        _mix_word(h[first:], view[starts[first:] + 4 * word], scratch[first:])
     tails = lengths & 3
     for byte in range(3):
         rows = np.flatnonzero(tails > byte)
@@ -255,8 +255,8 @@ def _strided_column(data: _Bytes, at: int, stride: int, dtype: str, count: int) 
     return np.ndarray((count,), dtype, data, offset=at, strides=(stride,)).copy()
 
 
-def _mix(h: _Words, k: _Words, scratch: _Words) -> None:
-    """One round of MurmurHash2: mixes the word ``k`` into the hash ``h``, in place."""
+def _mix_word(h: _Words, k: _Words, scratch: _Words) -> None:
+    """Mix the word ``k`` into the hash ``h``, in place: a round of MurmurHash2."""
     np.multiply(k, _MULTIPLIER, out=k)
     np.right_shift(k, np.uint32(24), out=scratch)
     np.bitwise_xor(k, scratch, out=k)

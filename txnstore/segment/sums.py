@@ -96,7 +96,7 @@ def row_hashes(table: pa.Table) -> tuple[Words, Sizes]:
         rows = slice(start, start + _ROWS)
         for name in names:
             column = table.column(name).slice(start, _ROWS).combine_chunks()
-            column_hashes, size = _hashes(column, np.broadcast_to(_seed(name), len(column)))
+            column_hashes, size = _hashes(column, np.broadcast_to(_seed_of(name), len(column)))
             hashes[rows] += column_hashes
             sizes[rows] += size
         hashes[rows] = _mix_words(hashes[rows])
@@ -122,7 +122,7 @@ def _struct_hashes(array: Any, seeds: Words, names: list[str]) -> tuple[Words, S
     """Return the hashes of structs: one for the struct, and those of its fields."""
     hashes, sizes = _mix_words(seeds), np.zeros(len(array), np.int64)
     for number, name in enumerate(names):
-        field_hashes, size = _hashes(array.field(number), _mix_words(seeds + _seed(name)))
+        field_hashes, size = _hashes(array.field(number), _mix_words(seeds + _seed_of(name)))
         hashes, sizes = hashes + field_hashes, sizes + size
     return hashes, sizes
 
@@ -149,8 +149,8 @@ def _value_words(array: Any) -> tuple[Words, Sizes]:
         return _string_words(array.cast(pa.binary()))
     if pt.is_decimal128(kind):
         data = np.frombuffer(array.buffers()[1], "<u8")[2 * array.offset : 2 * (array.offset + len(array))]
-        words = _fold_upper_bits(data).reshape(-1, 2) * _factors(2)
-        return words.sum(axis=1, dtype=np.uint64), _constant(array, 2 * _WORD)
+        words = _fold_upper_bits(data).reshape(-1, 2) * _odd_factors(2)
+        return words.sum(axis=1, dtype=np.uint64), _constant_array(array, 2 * _WORD)
     if pt.is_floating(kind):
         numbers = array.cast(pa.float64()).fill_null(0).to_numpy()
         words = np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
@@ -161,7 +161,7 @@ def _value_words(array: Any) -> tuple[Words, Sizes]:
     else:
         msg = f"a topic has no column of type {kind}"
         raise TypeError(msg)
-    return words, _constant(array, _WORD)
+    return words, _constant_array(array, _WORD)
 
 
 def _string_words(array: Any) -> tuple[Words, Sizes]:
@@ -196,7 +196,7 @@ def _padded_sums(strings: Any, count: int) -> Words:
     sums = np.zeros(len(strings), np.uint64)
     if count == 0:
         return sums
-    factors, step = _factors(1 << count.bit_length())[:count], max(1, _WORDS // count)
+    factors, step = _odd_factors(1 << count.bit_length())[:count], max(1, _WORDS // count)
     for start in range(0, len(strings), step):
         padded = pc.ascii_rpad(strings.slice(start, step), width=_WORD * count, padding="\0")
         words = np.frombuffer(padded.buffers()[2], "<u8", len(padded) * count).reshape(-1, count)
@@ -212,7 +212,7 @@ def _fold_upper_bits(words: Words) -> Words:
 
 
 @lru_cache(maxsize=16)
-def _factors(count: int) -> Words:
+def _odd_factors(count: int) -> Words:
     """Return odd numbers, one for each place."""
     return _mix_words(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
 
@@ -223,12 +223,12 @@ def _run_sums(values: Any, lengths: npt.NDArray[np.int64]) -> Any:
     return sums[ends] - sums[ends - lengths]
 
 
-def _constant(array: Any, size: int) -> Sizes:
+def _constant_array(array: Any, size: int) -> Sizes:
     return np.full(len(array), size, np.int64)
 
 
 @lru_cache(maxsize=4096)
-def _seed(name: str) -> Words:
+def _seed_of(name: str) -> Words:
     """Return the seed of a column or a field."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.frombuffer(digest[:_WORD], "<u8").astype(np.uint64)

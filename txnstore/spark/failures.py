@@ -33,6 +33,7 @@ def line_first(kind: _Class) -> _Class:
 
 
 def _hide_traceback(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method, or a generator, so that an error of txnstore in a worker has no traceback."""
     if isgeneratorfunction(method):
 
         @wraps(method)

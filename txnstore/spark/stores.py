@@ -47,7 +47,7 @@ def cached_connection(location: Location) -> Connection:
     key = json.dumps([location.url, location.storage_options, location.principal], sort_keys=True, default=repr)
     with _lock:
         connection = _connections.pop(key, None)
-        if connection is not None and not _exists(connection):
+        if connection is not None and not _store_exists(connection):
             connection = None
         connection = connection or open_location(location)
         _connections[key] = connection
@@ -56,7 +56,7 @@ def cached_connection(location: Location) -> Connection:
         return connection
 
 
-def _exists(connection: Connection) -> bool:
+def _store_exists(connection: Connection) -> bool:
     try:
         connection.view()
     except (StoreNotFoundError, StorageRefusedError):  # The latter also for credentials that have expired.

@@ -123,10 +123,10 @@ class Sent:
         return self.__dict__
 
     def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
-        return _receiver(), (pickle.dumps((type(self), self.__getstate__())),)
+        return _make_receiver(), (pickle.dumps((type(self), self.__getstate__())),)
 
 
-def _receiver() -> Callable[[bytes], object]:
+def _make_receiver() -> Callable[[bytes], object]:
     """Return a function that restores a sent object. Spark sends it by value, as it is no global of this module."""
 
     def receive(data: bytes) -> object:

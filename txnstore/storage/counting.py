@@ -103,34 +103,34 @@ class CountingStore:
             return StoreCounts(**counts)
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        self._count("get", key)
-        data = self._measured("get", self.inner.get, key, start, end)
-        self._add("bytes_in", len(data))
+        self._count_call("get", key)
+        data = self._measure_call("get", self.inner.get, key, start, end)
+        self._add_to_count("bytes_in", len(data))
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        self._count("put", key, len(data))
-        self._measured("put", self.inner.put, key, data)
+        self._count_call("put", key, len(data))
+        self._measure_call("put", self.inner.put, key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._count("put_if_absent", key, len(data))
-        return self._measured("put_if_absent", self.inner.put_if_absent, key, data)
+        self._count_call("put_if_absent", key, len(data))
+        return self._measure_call("put_if_absent", self.inner.put_if_absent, key, data)
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
-        self._count("list", prefix)
-        return self._measured("list", self.inner.list, prefix, start_after, limit)
+        self._count_call("list", prefix)
+        return self._measure_call("list", self.inner.list, prefix, start_after, limit)
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._count("delete", " ".join(keys))
-        self._measured("delete", self.inner.delete, keys)
+        self._count_call("delete", " ".join(keys))
+        self._measure_call("delete", self.inner.delete, keys)
 
     def stat(self, key: str) -> ObjectInfo:
-        self._count("stat", key)
-        return self._measured("stat", self.inner.stat, key)
+        self._count_call("stat", key)
+        return self._measure_call("stat", self.inner.stat, key)
 
     def now_ms(self) -> int:
-        self._count("now_ms", "")
-        return self._measured("now_ms", self.inner.now_ms)
+        self._count_call("now_ms", "")
+        return self._measure_call("now_ms", self.inner.now_ms)
 
     def close(self) -> None:
         self.inner.close()
@@ -144,19 +144,19 @@ class CountingStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         CountingStore.__init__(self, state["inner"], log=state["log"])
 
-    def _measured(self, kind: str, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    def _measure_call(self, kind: str, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         began = self.measurements.clock()
         try:
             return call(*args, **options)
         except ObjectNotFoundError:
             raise
         except StorageError:
-            self._add("failed", 1)
+            self._add_to_count("failed", 1)
             raise
         finally:
             self.measurements.add(kind, began)
 
-    def _count(self, kind: str, key: str, bytes_out: int = 0) -> None:
+    def _count_call(self, kind: str, key: str, bytes_out: int = 0) -> None:
         with self._lock.own:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             if bytes_out:
@@ -164,6 +164,6 @@ class CountingStore:
             if self._log is not None:
                 self._log.append((kind, key))
 
-    def _add(self, name: str, amount: int) -> None:
+    def _add_to_count(self, name: str, amount: int) -> None:
         with self._lock.own:
             self._counts[name] = self._counts.get(name, 0) + amount

@@ -44,7 +44,7 @@ class RootFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._path = Path(path)
+        self._path_of = Path(path)
         #: The open folder; None before the first check, and after :meth:`forget`.
         self._descriptor: int | None = None
         #: Closes that descriptor, once; set and unset together with it.
@@ -61,7 +61,7 @@ class RootFolder:
             if descriptor is None:
                 self._remember_folder(os.open(self.path, _FLAGS))
                 return
-            if os.path.samestat(os.fstat(descriptor), self._path.stat()) or self._descriptor != descriptor:
+            if os.path.samestat(os.fstat(descriptor), self._path_of.stat()) or self._descriptor != descriptor:
                 return  # In the second case another thread has closed the store, and the number may be another file's.
             change = "deleted and created again"
         except FileNotFoundError:
@@ -103,19 +103,19 @@ _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 def fsync_file(descriptor: int) -> None:
     """Flush the file's content and size to disk."""
-    _flush(descriptor)
+    _flush_to_disk(descriptor)
 
 
 def fsync_folder(path: str) -> None:
     """Flush the directory entries of the folder to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _flush(descriptor)
+        _flush_to_disk(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _flush(descriptor: int) -> None:
+def _flush_to_disk(descriptor: int) -> None:
     """Flush to disk, with the strongest flush that the operating system offers."""
     if _FULL_FSYNC is not None:
         try:
@@ -180,7 +180,7 @@ class LocalStore:
         return self.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        path = self._path(key)
+        path = self._path_of(key)
         first, limit = check_range(key, start, end)
         self._folder.check()
         try:
@@ -192,7 +192,7 @@ class LocalStore:
             raise self._map_read_error(error, path) from error
 
     def put(self, key: str, data: bytes) -> None:
-        path = self._path(key)
+        path = self._path_of(key)
         temporary = self._write_temporary(path, data)
         try:
             os.replace(temporary, path)
@@ -202,7 +202,7 @@ class LocalStore:
         self._sync_name(path)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        path = self._path(key)
+        path = self._path_of(key)
         # A writer that comes late finds the name taken, and flushes no bytes that nothing will link.
         created = not self._object_exists(path) and self._publish(path, data)
         # A call that lost flushes, too: the caller will depend on the object that exists, whose writer may have
@@ -219,7 +219,7 @@ class LocalStore:
         Raises:
             UnknownOutcomeError: A flush failed.
         """
-        paths = [self._path(key) for key in keys]
+        paths = [self._path_of(key) for key in keys]
         for path in paths:
             self._sync_content(path)
         folders: set[str] = set()
@@ -241,7 +241,7 @@ class LocalStore:
         return infos
 
     def delete(self, keys: Sequence[str]) -> None:
-        paths = [self._path(key) for key in keys]
+        paths = [self._path_of(key) for key in keys]
         for path in paths:
             try:
                 os.unlink(path)
@@ -269,7 +269,7 @@ class LocalStore:
             folder = os.path.dirname(folder)
 
     def stat(self, key: str) -> ObjectInfo:
-        path = self._path(key)
+        path = self._path_of(key)
         try:
             status = os.stat(path)
             if os.path.isdir(path):
@@ -365,7 +365,7 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
 
-    def _path(self, key: str) -> str:
+    def _path_of(self, key: str) -> str:
         return f"{self.root}/{check_key(key)}"
 
     def _temporary_in(self, folder: str) -> str:

@@ -73,7 +73,7 @@ class MemoryStore:
         check_key(key)
         first, limit = check_range(key, start, end)
         with self._lock.own:
-            return self._find(key)[0][first:limit]
+            return self._find_content(key)[0][first:limit]
 
     def put(self, key: str, data: bytes) -> None:
         check_key(key)
@@ -96,7 +96,7 @@ class MemoryStore:
             self._repair_order()
             first = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, start_after))
             keys = itertools.takewhile(lambda key: key.startswith(prefix), itertools.islice(self._keys, first, None))
-            return [self._info(key) for key in itertools.islice(keys, limit)]
+            return [self._info_of(key) for key in itertools.islice(keys, limit)]
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -113,8 +113,8 @@ class MemoryStore:
     def stat(self, key: str) -> ObjectInfo:
         check_key(key)
         with self._lock.own:
-            self._find(key)
-            return self._info(key)
+            self._find_content(key)
+            return self._info_of(key)
 
     def now_ms(self) -> int:
         return self._clock()
@@ -130,7 +130,7 @@ class MemoryStore:
             raise StorageRefusedError("A MemoryStore without a name cannot be pickled: open memory://name instead.")
         return (_unpickle, (self.name, self.pid))
 
-    def _find(self, key: str) -> tuple[bytes, int]:
+    def _find_content(self, key: str) -> tuple[bytes, int]:
         self._check_process()
         try:
             return self._objects[key]
@@ -155,7 +155,7 @@ class MemoryStore:
             self._keys = sorted(self._objects)
             self._sorted = True
 
-    def _info(self, key: str) -> ObjectInfo:
+    def _info_of(self, key: str) -> ObjectInfo:
         data, modified_ms = self._objects[key]
         return ObjectInfo(key, len(data), modified_ms)
 

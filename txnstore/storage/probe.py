@@ -128,6 +128,7 @@ def _clean_up(store: ObjectStore, key: str) -> None:
 
 
 def _create_concurrently(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResult]:
+    """Create a key in all threads at once: each waits until all have arrived."""
     arrived: list[bytes] = []
     all_arrived = Task(lambda: None)
 
@@ -136,13 +137,13 @@ def _create_concurrently(store: ObjectStore, key: str, bodies: list[bytes]) -> l
         if len(arrived) == len(bodies):
             all_arrived.run()
         all_arrived.wait(_ARRIVAL_SECONDS)
-        return _create(store, key, body)
+        return _try_create(store, key, body)
 
     with Workers(len(bodies), "txnstore-probe") as pool:
         return list(pool.map(create, bodies))
 
 
-def _create(store: ObjectStore, key: str, body: bytes) -> _CreateResult:
+def _try_create(store: ObjectStore, key: str, body: bytes) -> _CreateResult:
     try:
         return _CreateResult(body, store.put_if_absent(key, body))
     except UnknownOutcomeError:
@@ -153,13 +154,14 @@ def _create_again(store: ObjectStore, key: str, body: bytes) -> _CreateResult:
     """Repeat the create that the store must refuse while its outcome is unknown."""
     attempt = _CreateResult(body, None)
     for _ in range(_MAX_REPEATS):
-        attempt = _create(store, key, body)
+        attempt = _try_create(store, key, body)
         if attempt.created is not None:
             break
     return attempt
 
 
 def _check_attempts(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
+    """Check that at most one create succeeded, and that the object has the bytes of the winner."""
     winners = [attempt for attempt in attempts if attempt.created]
     if len(winners) > 1:
         raise UnsafeStorageError(

@@ -91,6 +91,7 @@ class RetryingStore:
         return f"RetryingStore({self.inner!r})"
 
     def _with_retries(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        """Repeat a call after transient errors, with growing pauses."""
         for attempt in range(1, self.attempts):
             try:
                 return call()

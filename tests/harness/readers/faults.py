@@ -23,7 +23,7 @@ from txnstore.core.log.slices import Slice
 from txnstore.read import rows
 from txnstore.read.reader import OpenSlice
 from txnstore.read.rows import Columns, File, RowPlan
-from txnstore.scan import Scan, _prune
+from txnstore.scan import Scan, _prune_slices
 from txnstore.segment import parquet
 from txnstore.sql import shared, views
 from txnstore.tables import plan
@@ -238,7 +238,7 @@ FAULTS = (
         "a scan does not begin at its start",
         (
             (
-                Scan._visible,
+                Scan._visible_slices,
                 "self._start.get($tp)",
                 "None",
             ),
@@ -297,7 +297,7 @@ FAULTS = (
         "a scan leaves out slices that a filter of times may match",
         (
             (
-                _prune,
+                _prune_slices,
                 "& (timestamp <= last)",
                 "& (timestamp <= first)",
             ),

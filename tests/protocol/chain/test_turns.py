@@ -179,7 +179,7 @@ def test_polls_of_a_newcomer_fold_each_entry_once(clock: ManualClock, target: in
         other.commit(f"t{number}")
     newcomer.chain._turns.latency = float(PUT)
     pacing, before = newcomer.chain._pacing, newcomer.chain.state.sequence
-    published = pacing._poll(lambda: newcomer.chain.state, Wait(polls=polls, overlap=JOIN, target=target))
+    published = pacing._poll_entry(lambda: newcomer.chain.state, Wait(polls=polls, overlap=JOIN, target=target))
     state = newcomer.chain.state
     assert published is (state.sequence > before) is (ahead > 0)
     assert state.sequence <= before + min(ahead, target)

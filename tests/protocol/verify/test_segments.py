@@ -18,7 +18,7 @@ from tests.helpers.settling import numbers, send, settle_now
 from tests.helpers.verification import _violations, sample_store
 from txnstore.compactor.engine import Job
 from txnstore.compactor.settle import settling
-from txnstore.compactor.verify.segments import _read_all, slices, verify_segments
+from txnstore.compactor.verify.segments import _check_contents, all_batches, verify_segments
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
@@ -189,11 +189,11 @@ def test_each_batch_of_a_shared_segment_is_compared(clock: ManualClock) -> None:
     """A batch that claims a row of the next one is named, once, and the others are sound."""
     store, _, segment = _shared_segment(clock)
     state = connection_of(store).view().states[0]
-    wrong = [*slices(state)]
+    wrong = [*all_batches(state)]
     third = wrong[2].batch
     wrong[2] = replace(wrong[2], batch=replace(third, first_row=third.first_row + 1))
     parts: list[tuple[Slice, CatalogTopic, Sums | None]] = [(part, state.topics["t"], None) for part in wrong]
-    (violation,) = _read_all(connection_of(store).objects, InlineExecutor(), runtime(clock), segments=[parts])
+    (violation,) = _check_contents(connection_of(store).objects, InlineExecutor(), runtime(clock), segments=[parts])
     assert (violation.name, violation.subject) == ("segment_content", segment.key)
     assert "has rows of t-2 with another partition" in violation.message
 

@@ -17,7 +17,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from tests.harness.executors import InlineExecutor
 from tests.helpers.rows import CASES, DAMAGES, LAYOUTS, Case, Damage, Made, Row, made
-from txnstore.compactor.verify.segments import _columns, _read
+from txnstore.compactor.verify.segments import _check_content, _readable_columns
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
@@ -103,12 +103,12 @@ def test_each_reader_shows_the_rows(tmp_path: Path, case: Case) -> None:
 
 
 def _verified(objects: LocalStore, made_of: Made, slices: Sequence[Slice]) -> list[str]:
-    columns = _columns(made_of.topic)
+    columns = _readable_columns(made_of.topic)
     assert columns is not None
     parts = [
         (replace(part, start=part.batch.base_offset, limit=part.batch.limit), made_of.topic, None) for part in slices
     ]
-    return [each.message for each in _read(objects, parts, columns)]
+    return [each.message for each in _check_content(objects, parts, columns)]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=str)

@@ -276,7 +276,11 @@ def test_interrupt_anywhere_in_a_run_or_a_cancel_wakes_who_waits() -> None:
         return interrupted
 
     assert (
-        len(list(everywhere(places(Task.run, Task._call_and_store, Task._end, Task._notify, Task.cancel), attempt)))
+        len(
+            list(
+                everywhere(places(Task.run, Task._call_and_store, Task._end, Task._wake_waiters, Task.cancel), attempt)
+            )
+        )
         > 10
     )
 

@@ -133,7 +133,7 @@ class ChangedAcls:
 
 @dataclass(frozen=True, slots=True)
 class FollowAuthorization(Command):
-    """In another chain than 0: from this entry on, writers know the rules of entry ``sequence`` of chain 0.
+    """Make writers of another chain than 0 know the rules of entry ``sequence`` of chain 0.
 
     Answered with None.
     """

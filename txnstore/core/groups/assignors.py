@@ -99,7 +99,7 @@ def sticky_assignor(members: list[Member], previous: Mapping[TopicPartition, str
 
 
 class _Sticky:
-    """One computation of the sticky assignor."""
+    """A computation of the sticky assignor."""
 
     def __init__(self, subscriptions: Subscriptions, previous: Mapping[TopicPartition, str]) -> None:
         self._readers = subscriptions.readers_of_topics()

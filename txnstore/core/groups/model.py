@@ -177,7 +177,7 @@ class Group:
 
     @property
     def kind(self) -> GroupKind:
-        """Who keeps its members; it can change while the group has none."""
+        """The kind of the group, which can change while it has no members."""
         if self.classic is not None:
             return "classic"
         return "native" if self.epochs is None else "consumer"

@@ -17,19 +17,19 @@ def producer_windows_sound(state: State) -> Iterator[str]:
     for tp, partition in sorted_items(state.partitions):
         for producer_id, producer in sorted_items(partition.producers):
             where = f"{tp}: the window of producer id {producer_id}"
-            yield from (f"{where} {problem}" for problem in _window(partition, producer.batches))
+            yield from (f"{where} {problem}" for problem in _window_violations(partition, producer.batches))
             if producer.current_txn_first_offset != partition.open_txns.get(producer_id):
                 yield f"{where} begins its transaction at {producer.current_txn_first_offset}, the partition does not"
 
         for producer_id, kept in sorted_items(partition.session_windows):
             where = f"{tp}: the window of the session of producer id {producer_id}"
-            yield from (f"{where} {problem}" for problem in _window(partition, kept.batches))
+            yield from (f"{where} {problem}" for problem in _window_violations(partition, kept.batches))
             current = partition.producers.get(producer_id)
             if current is None or current.epoch <= kept.session_epoch:
                 yield f"{where}, epoch {kept.session_epoch}, has no later transaction: the state is {current}"
 
 
-def _window(partition: Partition, batches: Sequence[BatchMetadata]) -> Iterator[str]:
+def _window_violations(partition: Partition, batches: Sequence[BatchMetadata]) -> Iterator[str]:
     if len(batches) > WINDOW:
         yield f"has {len(batches)} batches"
     for before, after in pairwise(batches):

@@ -70,7 +70,7 @@ def _first_offset(run: Run[Any]) -> int:
     return run.base_offset
 
 
-def _offset(batch: Ranged) -> int:
+def _base_offset_of(batch: Ranged) -> int:
     return batch.base_offset
 
 
@@ -82,7 +82,7 @@ class BatchList(Generic[T]):
     def __init__(self, batches: Iterable[T] = ()) -> None:
         self._runs: tuple[Run[T], ...]
         self._tail: tuple[T, ...]
-        self._take_runs(_chunks(tuple(batches)))
+        self._take_runs(_chunks_of(tuple(batches)))
 
     def _take_runs(self, runs: tuple[Run[T], ...]) -> None:
         """Take these runs; a last one in memory that is not full is the tail, to which batches are appended."""
@@ -122,7 +122,7 @@ class BatchList(Generic[T]):
 
         The runs before and after them are shared.
         """
-        dropped, new = {batch.base_offset for batch in removed}, sorted(added, key=_offset)
+        dropped, new = {batch.base_offset for batch in removed}, sorted(added, key=_base_offset_of)
         if not dropped and not new:
             return self
         runs = self._all_batches()
@@ -133,7 +133,9 @@ class BatchList(Generic[T]):
         while begin > 0 and isinstance(runs[begin - 1], Chunk) and len(runs[begin - 1]) < _CHUNK:
             begin -= 1  # What is left of earlier changes becomes one run.
         remaining = [batch for run in runs[begin:end] for batch in run if batch.base_offset not in dropped]
-        return BatchList._from_runs((*runs[:begin], *_chunks(sorted([*remaining, *new], key=_offset)), *runs[end:]))
+        return BatchList._from_runs(
+            (*runs[:begin], *_chunks_of(sorted([*remaining, *new], key=_base_offset_of)), *runs[end:])
+        )
 
     def starting_at(self, offset: int) -> BatchList[T]:
         """Return a list without the batches that end at or before ``offset``."""
@@ -142,7 +144,7 @@ class BatchList(Generic[T]):
         if not runs or (cut == 0 and runs[0].base_offset >= offset):
             return self
         return BatchList._from_runs(
-            (*_chunks([batch for batch in runs[cut] if batch.limit > offset]), *runs[cut + 1 :])
+            (*_chunks_of([batch for batch in runs[cut] if batch.limit > offset]), *runs[cut + 1 :])
         )
 
     def overlapping(self, start: int, limit: int) -> Iterator[T]:
@@ -152,7 +154,7 @@ class BatchList(Generic[T]):
         runs = self._all_batches()
         first = max(0, bisect_right(runs, start, key=_first_offset) - 1)
         for run in runs[first : bisect_left(runs, limit, key=_first_offset)]:
-            at = max(0, bisect_right(run, start, key=_offset) - 1) if run is runs[first] else 0
+            at = max(0, bisect_right(run, start, key=_base_offset_of) - 1) if run is runs[first] else 0
             for batch in islice(run, at, None):
                 if batch.base_offset >= limit:
                     return
@@ -202,7 +204,7 @@ class BatchList(Generic[T]):
         return f"BatchList({list(self)!r})"
 
 
-def _chunks(batches: Sequence[T]) -> tuple[Chunk[T], ...]:
+def _chunks_of(batches: Sequence[T]) -> tuple[Chunk[T], ...]:
     return tuple(Chunk(batches[at : at + _CHUNK]) for at in range(0, len(batches), _CHUNK))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import NO_PRODUCER, Command, ProducerIdentity, TopicPartition, value
+from txnstore.core.model import NO_PRODUCER, Command, ProducerIdentity, TopicPartition, value_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Added:
     session_epoch: int = NO_PRODUCER
 
 
-@value()
+@value_class()
 class Appended:
-    """Where a batch was appended.
+    """The place at which a batch was appended.
 
     Attributes:
         base_offset: The offset of the first record; -1 if not known, because an end was repeated after a compaction or

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from txnstore.core.log.model import Batch, Segment, TimestampType
-from txnstore.core.model import Outcome, TopicPartition, interned, value
+from txnstore.core.model import Outcome, TopicPartition, interned, value_class
 
 
-@value()
+@value_class()
 class AppendedRows:
     """The rows ``[first_row, first_row + records)`` of a segment, appended to a partition at ``base_offset``.
 
@@ -26,7 +26,7 @@ class AppendedRows:
     max_timestamp: int
 
 
-@value()
+@value_class()
 class BatchesAppended:
     """Rows of a segment became batches of its topic, all of one producer; at most one for each partition.
 
@@ -114,7 +114,7 @@ class LogStartMoved:
     offset: int
 
 
-@value()
+@value_class()
 class MarkerWritten:
     """The marker of a transaction took ``offset`` in a partition; ``epoch`` is the transaction's plus 1 (KIP-890)."""
 

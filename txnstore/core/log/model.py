@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from txnstore.core.log.batches import BatchList
-from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned, value
+from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned, value_class
 
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
 WINDOW = 5
@@ -30,7 +30,7 @@ _CHAINS = "chains/"
 
 
 class Layout(StrEnum):
-    """How a segment stores rows."""
+    """The way in which a segment stores rows."""
 
     #: As they were appended: offsets follow from the numbers of the rows.
     APPENDED = "appended"
@@ -40,7 +40,7 @@ class Layout(StrEnum):
     SETTLED = "settled"
 
 
-@value()
+@value_class()
 class Segment:
     """The description of a segment in the chain: an object, or a range of the bytes of one.
 
@@ -87,7 +87,7 @@ class Segment:
         return self.first_byte is not None and self.object.startswith(_CHAINS)
 
 
-@value()
+@value_class()
 class Batch:
     """Records of one partition that were appended together, or merged by a compaction.
 
@@ -136,7 +136,7 @@ class Batch:
         return segment.size * self.records // segment.rows if segment.rows else segment.size
 
 
-@value()
+@value_class()
 class NewBatch:
     """Rows of a segment that is uploaded, or is to be inlined; they have no offsets yet.
 
@@ -204,7 +204,7 @@ class NewBatch:
         )
 
 
-@value()
+@value_class()
 class BatchMetadata:
     """A batch in the window of a producer, with which a retry is answered (SEQ-03; Kafka: ``BatchMetadata``).
 
@@ -218,7 +218,7 @@ class BatchMetadata:
     timestamp: int
 
 
-@value()
+@value_class()
 class ProducerState:
     """The state of a producer in a partition (Kafka: ``ProducerStateEntry``).
 
@@ -240,7 +240,7 @@ class ProducerState:
         return self.batches[-1].last_sequence if self.batches else -1
 
 
-@value()
+@value_class()
 class SessionWindow:
     """The last batches of the earlier transactions of a session, in a partition (SEQ-03).
 
@@ -270,7 +270,7 @@ class AbortedTxn:
     last_stable_offset: int
 
 
-@value()
+@value_class()
 class Partition:
     """A partition log.
 

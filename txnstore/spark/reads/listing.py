@@ -57,7 +57,7 @@ def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> D
             out.write(_LOG_VERSION)
             out.writelines("\n" + _row_of(number, file) for number, file in enumerate(files))
         # With this option, Spark takes the files of the log from any folder, and no column from a folder's name.
-        frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(_path(folder))
+        frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(_hadoop_path(folder))
     # A setting (spark.sql.streaming.fileStreamSink.ignoreMetadata), or another Spark, may not read the log: no files.
     return frame if _index_of(frame).allFiles().size() == len(files) else None
 
@@ -67,7 +67,7 @@ def _index_of(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed().relation().location()  # noqa: SLF001 - Spark gives it to Scala only.
 
 
-def _path(folder: str) -> str:
+def _hadoop_path(folder: str) -> str:
     """Return a local folder as Hadoop writes paths: not percent-encoded.
 
     With characters of patterns in its name, which are escaped, Spark finds the folder, but reads no log in it.

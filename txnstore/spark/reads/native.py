@@ -214,13 +214,14 @@ class _FileFrame:
         plain = group.layout is Layout.APPENDED and not any(map(_is_float, stored))
         rest = len(names) - len(stored)
         if plain and names[rest:] == stored.names:  # One call for all of them, too.
-            return frame.selectExpr([*map(self._aliased, names[:rest]), "*"])
-        return frame.selectExpr([*map(self._aliased, names)])
+            return frame.selectExpr([*map(self._named_expression, names[:rest]), "*"])
+        return frame.selectExpr([*map(self._named_expression, names)])
 
-    def _aliased(self, name: str) -> str:
+    def _named_expression(self, name: str) -> str:
         return f"{self._expression(name)} AS {types.quoted(name)}"
 
     def _expression(self, name: str) -> str:
+        """Return the SQL expression of a column, by the source of its value."""
         match self._group.values[name]:
             case Constant(text):
                 return f"'{text}'"

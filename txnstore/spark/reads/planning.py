@@ -108,7 +108,9 @@ def plan(connection: Connection, view: View, options: ReadOptions) -> list[Slice
     """
     options = with_topics(view, options)
     connection.check_rights(read_topics(options.topics))
-    slices = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
+    slices = [
+        (view.find_topic(name), list(_slices_of_topic(connection, view, name, options))) for name in options.topics
+    ]
     return group_by_task(slices, options.min_partitions)
 
 
@@ -162,7 +164,7 @@ def _read_cost(part: Slice) -> int:
     return part.batch.size + _OPEN_COST
 
 
-def _slices(connection: Connection, view: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
+def _slices_of_topic(connection: Connection, view: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
     tps = find_partitions(view, topic, options.partitions)
     for offsets in (options.start, options.end):
         check_partitions(view, offsets)
@@ -182,10 +184,12 @@ def all_bounds(
 
     A bound by time reads a segment, usually one per partition; so all partitions are looked up concurrently.
     """
-    return dict(zip(tps, connection.pool.map(lambda tp: _bounds(connection, view, tp, options), tps), strict=True))
+    return dict(
+        zip(tps, connection.pool.map(lambda tp: _partition_bounds(connection, view, tp, options), tps), strict=True)
+    )
 
 
-def _bounds(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> tuple[int, int]:
+def _partition_bounds(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> tuple[int, int]:
     """Return the first offset to read in a partition, and the offset to read up to."""
     partition = view.find_partition(tp)
     earliest, latest = partition.log_start, partition.high_watermark
@@ -194,7 +198,7 @@ def _bounds(connection: Connection, view: View, tp: TopicPartition, options: Rea
         if moment is not None:
             at_time = offset_for_time(connection.objects, view, tp, options.isolation, moment)
             return at_time.offset if at_time is not None else latest
-        offset = _resolve(offsets, tp, earliest, latest, default)
+        offset = _resolve_offset(offsets, tp, earliest, latest, default)
         _check_offset(tp, partition, options.isolation, offset, option)
         return offset
 
@@ -209,7 +213,7 @@ def _bounds(connection: Connection, view: View, tp: TopicPartition, options: Rea
     return start, end
 
 
-def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, default: int) -> int:
+def _resolve_offset(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, default: int) -> int:
     """Return the requested offset of a partition; ``default`` if none is given."""
     if isinstance(offsets, str):
         return earliest if offsets == "earliest" else latest

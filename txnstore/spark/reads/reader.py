@@ -66,7 +66,7 @@ class TxnStoreReader(Sent, DataSourceReader):
         return {**self.__dict__, "_groups": []}
 
     def partitions(self) -> list[InputPartition]:
-        """One input partition per group of slices."""
+        """Return an input partition for each group of slices."""
         return [SlicesPartition(group) for group in self._groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

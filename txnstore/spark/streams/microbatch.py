@@ -52,7 +52,7 @@ class MicroBatch:
         """Return the (scope, version) pairs that the commit with this epoch records."""
         return (
             (self.query_id, self.number),
-            (self._run_scope, self.number << _RUN_BITS | self._run),
+            (self._run_scope, self.number << _RUN_BITS | self._run_hash),
             (self._epoch_scope, self.number << _EPOCH_BITS | epoch),
         )
 
@@ -85,7 +85,7 @@ class MicroBatch:
 
     def is_of_last_run(self, txn: Transaction) -> bool:
         """Whether the last micro-batch of the query was committed by this run."""
-        return txn.versions.get(self._run_scope, -1) & (1 << _RUN_BITS) - 1 == self._run and (
+        return txn.versions.get(self._run_scope, -1) & (1 << _RUN_BITS) - 1 == self._run_hash and (
             self._run_scope in txn.versions
         )
 
@@ -103,7 +103,7 @@ class MicroBatch:
         return f"{self.query_id}/run"
 
     @property
-    def _run(self) -> int:
+    def _run_hash(self) -> int:
         return zlib.crc32(self.run_id.encode())
 
 

@@ -215,12 +215,12 @@ def replay_step(position: Position, logs: Logs) -> Step:
     """Return the readable part of a planned micro-batch: its offsets that are still in the store."""
     losses = [
         f"topic {tp.topic!r} was deleted, or created again, before offsets {first} to {limit - 1} of {tp} were read"
-        for tp, (first, limit) in _ranges(position).items()
+        for tp, (first, limit) in _offset_ranges(position).items()
         if not is_same(position, logs, tp)
     ]
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
-    for tp, (first, limit) in _ranges(position).items():
+    for tp, (first, limit) in _offset_ranges(position).items():
         if not is_same(position, logs, tp):
             continue
         log = logs.partitions[tp]
@@ -244,7 +244,7 @@ def lag(end: Any, latest: Any) -> dict[TopicPartition, int]:
     return {tp: max(0, limit - read.get(tp, 0)) for tp, limit in sorted(limits.items())}
 
 
-def _ranges(position: Position) -> dict[TopicPartition, tuple[int, int]]:
+def _offset_ranges(position: Position) -> dict[TopicPartition, tuple[int, int]]:
     """Return the offsets of each partition that the micro-batch reads; partitions without any are left out."""
     ranges = {tp: (position.start.get(tp, 0), limit) for tp, limit in position.end.items()}
     return {tp: (first, limit) for tp, (first, limit) in ranges.items() if first < limit}

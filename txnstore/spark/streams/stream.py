@@ -93,7 +93,7 @@ class Stream:
     @property
     def read_options(self) -> ReadOptions:
         """The options of a read, with the topics that exist now."""
-        return replace(self._options.read, topics=self._topics(self._view))
+        return replace(self._options.read, topics=self._existing_topics(self._view))
 
     # Offsets ----------------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Stream:
             UnstableOffsetCommitError: An open transaction has offsets of the group.
         """
         if self._initial is None:
-            starts, group, logs = self._starts(), self._options.group, self._logs
+            starts, group, logs = self._start_offsets(), self._options.group, self._logs
             if group is not None:
                 starts = {**starts, **self._stored_or_commit(group, starts)}
             self._initial = positions.initial_position(logs, starts, group)
@@ -165,7 +165,8 @@ class Stream:
     def _next_step(self, position: Position, max_offsets: int | None) -> Step:
         return positions.next_step(position, self._logs, until=self._target, max_offsets=max_offsets)
 
-    def _starts(self) -> dict[TopicPartition, int]:
+    def _start_offsets(self) -> dict[TopicPartition, int]:
+        """Return where a new query starts in each partition, by the options."""
         read, view = self.read_options, self._view
         check_partitions(view, read.start)
         tps = list(self._logs.partitions)
@@ -187,7 +188,7 @@ class Stream:
             for tp, at in starts.items()
             if tp not in offsets
         }
-        self._commit(group, missing)
+        self._commit_offsets(group, missing)
         return {**offsets, **missing}
 
     # Plans ------------------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Stream:
         if start == end:
             return []
         self._refresh_up_to(end)
-        return self._groups(self._check_losses(positions.replay_step(end, self._logs)))
+        return self._task_groups(self._check_losses(positions.replay_step(end, self._logs)))
 
     def plan_without_start(self, start: Position, end: Position) -> list[SliceGroup]:
         """Plan a micro-batch whose start was unknown when its end was given: see :meth:`next_without_start`."""
@@ -217,14 +218,15 @@ class Stream:
         self._check_store(start)
         self._check_store(end)
         self._refresh_up_to(end)
-        return self._groups(self._check_losses(positions.next_step(start, self._logs, until=end.end)))
+        return self._task_groups(self._check_losses(positions.next_step(start, self._logs, until=end.end)))
 
     def _refresh_up_to(self, end: Position) -> None:
         """Look at the store unless the known view has all records up to this position."""
         if any(tp not in self._logs.partitions or self._logs.partitions[tp].end < at for tp, at in end.end.items()):
             self._refresh()
 
-    def _groups(self, position: Position) -> list[SliceGroup]:
+    def _task_groups(self, position: Position) -> list[SliceGroup]:
+        """Return the visible slices of a micro-batch, grouped by task."""
         isolation = self._options.read.isolation
         topics, names = [], sorted({tp.topic for tp in position.end})
         self._connection.check_rights(read_topics(names))
@@ -251,7 +253,7 @@ class Stream:
             return
         try:
             self._refresh()
-            self._commit(group, self._uncommitted_offsets(group, position))
+            self._commit_offsets(group, self._uncommitted_offsets(group, position))
         except StorageError as error:
             if not error.retriable:
                 raise
@@ -270,7 +272,7 @@ class Stream:
             if positions.is_same(position, self._logs, tp) and ((value := stored[tp]) is None or value.offset < at)
         }
 
-    def _commit(self, group: str, offsets: Offsets) -> None:
+    def _commit_offsets(self, group: str, offsets: Offsets) -> None:
         if not offsets:
             return
         ids = self._logs.topic_ids
@@ -295,30 +297,30 @@ class Stream:
         """End expired transactions that hold back records of the topics, and return the view after that."""
         if self._options.read.isolation is Isolation.READ_UNCOMMITTED:
             return view
-        tps = self._partitions(view)
+        tps = self._existing_partitions(view)
         view = self._connection.unblocked(view, tps)
         warn_blocked(self._connection, blocked_partitions(view, tps))
         return view
 
-    def _topics(self, view: View) -> tuple[str, ...]:
+    def _existing_topics(self, view: View) -> tuple[str, ...]:
         """Return the topics that exist; a missing one is a loss only if the stream has read it."""
         if self._options.read.pattern is None:
             return tuple(name for name in self._options.read.topics if name in view.topics)
         matches = re.compile(self._options.read.pattern).fullmatch
         return tuple(topic.name for topic in view.sorted_topics() if matches(topic.name))
 
-    def _partitions(self, view: View) -> list[TopicPartition]:
+    def _existing_partitions(self, view: View) -> list[TopicPartition]:
         numbers = self._options.read.partitions
-        return [tp for name in self._topics(view) for tp in find_partitions(view, name, numbers)]
+        return [tp for name in self._existing_topics(view) for tp in find_partitions(view, name, numbers)]
 
     def _logs_of(self, view: View) -> Logs:
         read = self._options.read
         logs = {}
-        for tp in self._partitions(view):
+        for tp in self._existing_partitions(view):
             log = view.partitions[tp]
             limit = log.read_limit(read.isolation)
             logs[tp] = Log(log.log_start, min(limit, _end_offset(read, tp, limit)), log.high_watermark)
-        ids = {name: view.topics[name].topic_id for name in self._topics(view)}
+        ids = {name: view.topics[name].topic_id for name in self._existing_topics(view)}
         return Logs(self._connection.store_id, ids, logs)
 
     # Checks -----------------------------------------------------------------------------------------------------------

@@ -119,6 +119,7 @@ class SegmentRouter:
             self._upload(max(self._buffers, key=lambda tp: self._buffers[tp].size))
 
     def _split_by_topic(self, table: pa.Table) -> Iterator[tuple[TopicWriter, pa.Table]]:
+        """Yield the rows of each topic, without the columns of other topics."""
         if self._only is not None:
             yield self._topics[self._only], _drop_column(table, TOPIC)
             return
@@ -130,6 +131,7 @@ class SegmentRouter:
             yield self._topics[name], _drop_foreign_columns(rows, self._topics[name])
 
     def _route_rows(self, writer: TopicWriter, rows: pa.Table) -> None:
+        """Convert rows of a topic, and add them to the buffers of their partitions."""
         explicit = rows[PARTITION] if PARTITION in rows.column_names else None
         table = normalize(_drop_column(rows, PARTITION), writer.schema)
         check_rows(writer, table)

@@ -100,7 +100,7 @@ _NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "Clie
 
 def answer_of(error: BaseException) -> Answer:
     """Return the response of the server, from the error or one of its causes."""
-    for link in (*_causes(error), *_wrapped_errors(error)):
+    for link in (*_cause_chain(error), *_wrapped_errors(error)):
         if isinstance(link, TransportError):
             return link.answer
         response = getattr(link, "response", None)
@@ -153,6 +153,7 @@ def from_code(code: str, kind: Kind, bucket: str, url: str) -> TxnStoreError:
 
 
 def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Collection[str] = ()) -> TxnStoreError:
+    """Return the error for a response of the server, by its code, then by its status."""
     # The code decides as it is; a secret that happens to be a part of it is replaced only where it is shown.
     status, code, explanation = answer.status or 0, answer.code, scrub(answer.message, secrets)
     shown = scrub(code, secrets)
@@ -204,7 +205,7 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Col
 
 def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
     """Return the error for a request without a response, which may or may not have been sent."""
-    links = [*_causes(error), *_wrapped_errors(error)]
+    links = [*_cause_chain(error), *_wrapped_errors(error)]
     names = {base.__name__ for link in links for base in type(link).__mro__}
     detail = scrub(f"{type(error).__name__}: {error}", secrets)
     if names & _NOT_SECURE:
@@ -268,7 +269,7 @@ def status_of_code(code: str) -> int | None:
     }.get(code)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _cause_chain(error: BaseException) -> Iterator[BaseException]:
     # Not the context: it may be an earlier error that the caller was handling when it retried.
     link: BaseException | None = error
     for _ in range(10):
@@ -281,7 +282,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _wrapped_errors(error: BaseException) -> Iterator[BaseException]:
     # botocore keeps the error of the HTTP library in kwargs["error"]. Only that error distinguishes the two cases of
     # aiobotocore's EndpointConnectionError: no connection, and one that broke after the request was sent.
-    for link in _causes(error):
+    for link in _cause_chain(error):
         inner = getattr(link, "kwargs", {}).get("error")
         if isinstance(inner, BaseException):
             yield inner

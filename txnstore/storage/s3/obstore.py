@@ -191,7 +191,7 @@ class ObstoreRequests(Requests):
         body, mode = bytes(data), "create" if absent else "overwrite"
         mib = 1 << (max(len(data) - 1, 0) // MIB).bit_length()
         try:
-            return await self._put(lambda store: store.put_async(key, body, mode=mode, use_multipart=False), mib)
+            return await self._send_put(lambda store: store.put_async(key, body, mode=mode, use_multipart=False), mib)
         except TransportError as problem:
             if _MISSING_ETAG in str(problem):  # The server has stored the object.
                 return ""
@@ -201,13 +201,13 @@ class ObstoreRequests(Requests):
         parts = (bytes(data[first : first + PART_BYTES]) for first in range(0, len(data), PART_BYTES))
         options = {"use_multipart": True, "chunk_size": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
         try:
-            return await self._put(lambda store: store.put_async(key, parts, **options), PART_BYTES // MIB)
+            return await self._send_put(lambda store: store.put_async(key, parts, **options), PART_BYTES // MIB)
         except TransportError as problem:
             if _MISSING_ETAG in str(problem):
                 raise ForeignAnswerError(NO_ETAG) from None
             raise
 
-    async def _put(self, request: Callable[[Any], Awaitable[Any]], mib: int) -> str:
+    async def _send_put(self, request: Callable[[Any], Awaitable[Any]], mib: int) -> str:
         return str((await self._send(request, mib))["e_tag"] or "")
 
     async def head(self, key: str) -> Found:
@@ -229,13 +229,13 @@ class ObstoreRequests(Requests):
                 key = each["path"]
                 if key > prefix and not key.startswith(prefix):
                     return [*found.values()]
-                if key.startswith(prefix) and key > after and (each["size"] or await self._exists(key)):
+                if key.startswith(prefix) and key > after and (each["size"] or await self._object_exists(key)):
                     found.setdefault(key, Found(key, each["size"], each["last_modified"]))
                 if len(found) == limit:
                     return [*found.values()]
         return [*found.values()]
 
-    async def _exists(self, key: str) -> bool:
+    async def _object_exists(self, key: str) -> bool:
         """Whether an empty object exists: obstore drops the slash at the end of a key, as of a folder's marker."""
         try:
             await self.head(key)
@@ -289,6 +289,7 @@ class ObstoreRequests(Requests):
         return made[1]
 
     def _make_store(self, credentials: Credentials | None, mib: int) -> Any:
+        """Make obstore's store with all settings given, so that it takes none from the environment."""
         from obstore.store import S3Store
 
         settings = self._settings
@@ -316,7 +317,7 @@ class ObstoreRequests(Requests):
             "read_timeout": timedelta(seconds=settings.read_timeout * (mib + 3) / 4),
             "timeout": timedelta(days=1),  # Of a whole request; its parts have those above.
             "http1_only": True,
-            **self._certificates(),
+            **self._certificate_options(),
         }
         return S3Store(
             self.bucket,
@@ -326,7 +327,7 @@ class ObstoreRequests(Requests):
             **({} if credentials is None else {"credential_provider": _FixedCredentials(credentials)}),
         )
 
-    def _certificates(self) -> dict[str, Any]:
+    def _certificate_options(self) -> dict[str, Any]:
         verify = self._settings.verify
         if verify is False:
             return {"allow_invalid_certificates": True}

@@ -76,7 +76,7 @@ class Requests(ABC):
         """Write an object, and look it up if the answer does not prove that it was written."""
         in_parts = len(data) > MULTIPART_FROM_BYTES
         etag, expected = await _hash_parts(data, self.upload(key, data) if in_parts else self.put(key, data), in_parts)
-        if self._proves(etag, expected):
+        if self._proves_content(etag, expected):
             return
         try:
             found = await self.head(key)
@@ -97,7 +97,7 @@ class Requests(ABC):
             if answer_of(error).status == 412:
                 return False
             raise
-        if not self._proves(etag, expected):
+        if not self._proves_content(etag, expected):
             try:
                 stored, actual = await self.get(key)
             except Exception as error:  # noqa: BLE001 - as above
@@ -107,7 +107,7 @@ class Requests(ABC):
             self._check_etag(etag, actual, stored == data)
         return True
 
-    def _proves(self, etag: str, expected: str) -> bool:
+    def _proves_content(self, etag: str, expected: str) -> bool:
         return etag == expected or (self._has_own_etags and bool(etag))
 
     def _check_etag(self, etag: str, actual: str, same: bool) -> None:

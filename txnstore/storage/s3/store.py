@@ -97,7 +97,7 @@ class S3Store:
         return f"{self.url} at {endpoint} by {user}"
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        full = self._full(key)
+        full = self._full_key(key)
         first, limit = check_range(key, start, end)
         # HTTP cannot request zero bytes. An empty range requests one byte, so that a missing object still raises.
         last = None if limit is None else max(limit - 1, first)
@@ -105,11 +105,11 @@ class S3Store:
         return data if limit is None else data[: max(0, limit - first)]
 
     def put(self, key: str, data: bytes) -> None:
-        full = self._full(key)
+        full = self._full_key(key)
         self._run_request(Kind.WRITE, key, lambda requests: requests.write(full, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        full = self._full(key)
+        full = self._full_key(key)
         return self._run_request(Kind.CREATE, key, lambda requests: requests.create(full, data))
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
@@ -118,23 +118,23 @@ class S3Store:
         after = self._root + start_after if start_after else ""
         while limit is None or len(infos) < limit:
             rest = None if limit is None else limit - len(infos)
-            listed = self._run_request(Kind.READ, prefix, partial(_listed, self._root + prefix, after, rest))
-            infos.extend(self._infos(listed))
+            listed = self._run_request(Kind.READ, prefix, partial(_list_objects, self._root + prefix, after, rest))
+            infos.extend(self._object_infos(listed))
             if rest is None or len(listed) < rest:
                 break
             after = listed[-1].key
         return infos
 
     def delete(self, keys: Sequence[str]) -> None:
-        names = [self._full(key) for key in keys]
+        names = [self._full_key(key) for key in keys]
         for first in range(0, len(names), PAGE_KEYS):
-            batch = partial(_deleted, names[first : first + PAGE_KEYS])
+            batch = partial(_delete_objects, names[first : first + PAGE_KEYS])
             for name, code in self._run_request(Kind.WRITE, keys[first], batch):
                 if code != "NoSuchKey":
                     raise from_code(code, Kind.WRITE, self.bucket, f"s3://{self.bucket}/{name}")
 
     def stat(self, key: str) -> ObjectInfo:
-        full = self._full(key)
+        full = self._full_key(key)
         found = self._run_request(Kind.READ, key, lambda requests: requests.head(full))
         return ObjectInfo(key, found.size, _milliseconds(found.modified))
 
@@ -150,7 +150,7 @@ class S3Store:
 
     def bucket_settings(self) -> BucketSettings:
         """Read the versioning and the lifecycle rules of the bucket. A refusal is a part of the result."""
-        settings = BucketSettings(self._root, transport=self._requests(self._wish).name)
+        settings = BucketSettings(self._root, transport=self._requests_of_process(self._wish).name)
         s3fs = self._s3fs()
 
         def ask(operation: str) -> Any:
@@ -180,10 +180,10 @@ class S3Store:
     def __reduce__(self) -> tuple[Callable[..., S3Store], tuple[str, str, dict[str, Any]]]:
         return (_unpickle, (self.bucket, self.prefix, self._options))
 
-    def _full(self, key: str) -> str:
+    def _full_key(self, key: str) -> str:
         return self._root + check_key(key)
 
-    def _infos(self, listed: Sequence[Found]) -> Iterator[ObjectInfo]:
+    def _object_infos(self, listed: Sequence[Found]) -> Iterator[ObjectInfo]:
         for item in listed:
             key = item.key[len(self._root) :]
             try:
@@ -196,7 +196,7 @@ class S3Store:
         self, kind: Kind, key: str, request: Callable[[Requests], Awaitable[T]], requests: Requests | None = None
     ) -> T:
         """Run the coroutine on the event loop of this process, and map its error to :mod:`txnstore.errors`."""
-        used = self._requests(self._wish) if requests is None else requests
+        used = self._requests_of_process(self._wish) if requests is None else requests
         answer = run_on(own_loop(), lambda: request(used))
         error = answer.exception()
         if error is None:
@@ -211,13 +211,13 @@ class S3Store:
 
     def _s3fs(self) -> S3fsRequests:
         """Return the requests through s3fs, for the few that obstore does not have."""
-        requests = self._requests(self._wish)
+        requests = self._requests_of_process(self._wish)
         if not isinstance(requests, S3fsRequests):
-            requests = self._requests("s3fs")
+            requests = self._requests_of_process("s3fs")
         assert isinstance(requests, S3fsRequests)
         return requests
 
-    def _requests(self, transport_choice: str | None) -> Requests:
+    def _requests_of_process(self, transport_choice: str | None) -> Requests:
         """Return the requests of this process, through the chosen transport."""
         key = (os.getpid(), transport_choice)
         requests = self._clients.get(key)
@@ -225,10 +225,10 @@ class S3Store:
             with self._lock.own:
                 requests = self._clients.get(key)
                 if requests is None:  # It imports, and reads files.
-                    requests = self._clients[key] = in_thread(partial(self._connect, transport_choice))
+                    requests = self._clients[key] = in_thread(partial(self._make_requests, transport_choice))
         return requests
 
-    def _connect(self, transport_choice: str | None) -> Requests:
+    def _make_requests(self, transport_choice: str | None) -> Requests:
         options = {name: value for name, value in self._options.items() if name != OPTION}
         return requests_of(options, self.bucket, self.url, transport_choice, self._secrets)
 
@@ -237,11 +237,11 @@ def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
     return S3Store(bucket, prefix, storage_options=options)
 
 
-def _listed(prefix: str, after: str, limit: int | None, requests: Requests) -> Awaitable[Sequence[Found]]:
+def _list_objects(prefix: str, after: str, limit: int | None, requests: Requests) -> Awaitable[Sequence[Found]]:
     return requests.list(prefix, after, limit)
 
 
-def _deleted(keys: Sequence[str], requests: Requests) -> Awaitable[Sequence[tuple[str, str]]]:
+def _delete_objects(keys: Sequence[str], requests: Requests) -> Awaitable[Sequence[tuple[str, str]]]:
     return requests.delete(keys)
 
 
