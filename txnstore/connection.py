@@ -271,8 +271,14 @@ class Connection:
         chains.identity.was_read(began)
         chains.load(hint)
         self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, later))
-        took, head = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)
-        where = {"url": redact(self.url), "store_id": document.store_id, "chains": count, "sequence": head, "ms": took}
+        duration_ms, head = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)
+        where = {
+            "url": redact(self.url),
+            "store_id": document.store_id,
+            "chains": count,
+            "sequence": head,
+            "ms": duration_ms,
+        }
         _LOG.info("store opened", extra={**where, "read_only": self.read_only})
         return self._opened
 

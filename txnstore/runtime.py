@@ -179,10 +179,10 @@ class Measurements:
 
         ``paused_s``: seconds in which it paused, which do not count.
         """
-        took = max(0, self.clock() - began - round(paused_s * 1000))
-        self._new.append((kind, took))
+        duration_ms = max(0, self.clock() - began - round(paused_s * 1000))
+        self._new.append((kind, duration_ms))
         if self.listener is not None:
-            self.listener(kind, took)
+            self.listener(kind, duration_ms)
         if len(self._new) >= _COLLECTED:
             self._fill_buckets()
 
@@ -200,10 +200,10 @@ class Measurements:
         """Sort what is collected into the buckets; a signal handler leaves that to the call that it interrupts."""
         with suppress(ReentrantCallError), self._lock.own:
             while self._new:
-                kind, took = self._new.popleft()
+                kind, duration_ms = self._new.popleft()
                 counts = self._counts.setdefault(kind, [0] * (len(BOUNDS_MS) + 1))
-                counts[bisect_left(BOUNDS_MS, took)] += 1
-                self._totals[kind] = self._totals.get(kind, 0) + took
+                counts[bisect_left(BOUNDS_MS, duration_ms)] += 1
+                self._totals[kind] = self._totals.get(kind, 0) + duration_ms
 
 
 def instant(moment: int) -> str:

@@ -67,9 +67,9 @@ def _chains_behind_rules(connection: Connection, catalog: State, view: View) -> 
 def _are_newest(connection: Connection, catalog: State, sequence: int) -> bool:
     """Whether the rules after an entry of chain 0 are the newest ones."""
     boundaries = connection.chains[CATALOG].boundaries
-    past = EarlierStates(connection.objects, connection.keys, catalog, connection.pool, boundaries)
+    earlier_states = EarlierStates(connection.objects, connection.keys, catalog, connection.pool, boundaries)
     try:
-        return sequence >= catalog.sequence or past.at(sequence).authorization == catalog.authorization
+        return sequence >= catalog.sequence or earlier_states.at(sequence).authorization == catalog.authorization
     except (CorruptionError, SnapshotExpiredError):
         return True  # The rules of then are deleted, so nothing is known; damage is a finding of its own.
 

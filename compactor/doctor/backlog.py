@@ -57,10 +57,10 @@ def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
             f"{_largest_gain(plan.partitions)}"
         )
         yield Finding("segments", "compaction", severity, message, "txnstore compact")
-    past = plan.retained
-    if past.partitions:
-        records = f"{counted(past.records, 'record')} in {counted(len(past.partitions), 'partition')}"
-        message = f"{records}, {past.bytes:,} bytes, are past the retention of their topics"
+    retained = plan.retained
+    if retained.partitions:
+        records = f"{counted(retained.records, 'record')} in {counted(len(retained.partitions), 'partition')}"
+        message = f"{records}, {retained.bytes:,} bytes, are past the retention of their topics"
         yield Finding("segments", "retention", Severity.NOTE, message, "txnstore retain")
     sizes = [size for tp in view.partitions for size in _aborted_batch_sizes(view, tp)]
     if sizes:
@@ -140,10 +140,12 @@ def _checkpoint_finding(connection: Connection, state: State, hint: bytes | None
     if damage is not None:
         message = f"{key} names the checkpoint of entry {saved}, which {damage}"
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
-    behind = state.sequence - saved
-    if behind < _OVERDUE_INTERVALS * interval(state, CHECKPOINT_EVERY):
+    entries_since = state.sequence - saved
+    if entries_since < _OVERDUE_INTERVALS * interval(state, CHECKPOINT_EVERY):
         return None
-    message = f"{where} has {behind:,} entries since its newest checkpoint, which every process reads when it opens"
+    message = (
+        f"{where} has {entries_since:,} entries since its newest checkpoint, which every process reads when it opens"
+    )
     return Finding("chains", "checkpoint", Severity.WARN, message, "txnstore checkpoint")
 
 

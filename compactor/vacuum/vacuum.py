@@ -272,19 +272,19 @@ class _Vacuum:
             if not dry_run and has_stale_copies(view):
                 copy_all(connection.chains)
                 view = connection.view(refresh=False)
-            named = self._delete_segments(view, itertools.chain([first_page], segments))
+            in_use = self._delete_segments(view, itertools.chain([first_page], segments))
             ends = [
                 max(chain.last.sequence, latest)
                 for chain, latest in zip(chain_histories, checkpoints.latest, strict=True)
             ]
             payloads = old_payloads(
                 connection.keys,
-                named.view,
+                in_use.view,
                 ends,
                 lambda state: connection.chains.ages.newest_older_than(state, self._grace_ms),
             )
             if not dry_run:
-                _forget_objects(connection, _removed_before(connection, view, named.long_removed, FORGET_AFTER_MS))
+                _forget_objects(connection, _removed_before(connection, view, in_use.long_removed, FORGET_AFTER_MS))
                 if expire:
                     expire_due(connection.chains, connection.runtime.clock())
                 connection.check_writable(_READ_ONLY_CONSEQUENCE)
@@ -359,15 +359,15 @@ class _Vacuum:
     def _delete_segments(self, view: View, pages: Iterable[list[ObjectInfo]]) -> _ObjectsInUse:
         """Announce and delete the unreferenced segments; return the objects that are in use after the last page."""
         limit = self._now - FORGET_AFTER_MS
-        named = _ObjectsInUse(view, {key for key, at in view.removals.items() if at <= limit})
+        in_use = _ObjectsInUse(view, {key for key, at in view.removals.items() if at <= limit})
         for number, page in enumerate(pages):
             if number:  # The first page was listed before the view.
-                named.refresh(_view_after_lists(self._connection))
+                in_use.refresh(_view_after_lists(self._connection))
             garbage = _garbage_in_page(
-                self._connection, named, page, self._now, self._grace_ms, self._in_use, self._tally
+                self._connection, in_use, page, self._now, self._grace_ms, self._in_use, self._tally
             )
             self._tally.delete(garbage if self._dry_run else _delete_announced(self._connection, garbage))
-        return named
+        return in_use
 
 
 @contextmanager
@@ -423,14 +423,14 @@ def _check_foreign_ids(connection: Connection, ids: Collection[str], *, own: str
     """Refuse the id of the store itself, and ids of which no object exists here."""
     for store_id in ids:
         if store_id == own:
-            why = f"{keys.STORE} names it"
+            reason = f"{keys.STORE} names it"
         elif store_id in others:
             continue
         elif others:
-            why = f"there are chains of the stores {', '.join(sorted(others))}"
+            reason = f"there are chains of the stores {', '.join(sorted(others))}"
         else:
-            why = "there are chains of no other store"
-        msg = f"the chains of {store_id} at {connection.url} are not deleted: {why}"
+            reason = "there are chains of no other store"
+        msg = f"the chains of {store_id} at {connection.url} are not deleted: {reason}"
         raise InvalidConfigError(msg)
 
 
@@ -528,7 +528,7 @@ def named_keys(view: View) -> set[str]:
 
 def _garbage_in_page(
     connection: Connection,
-    named: _ObjectsInUse,
+    objects_in_use: _ObjectsInUse,
     page: Sequence[ObjectInfo],
     now: int,
     grace_ms: int,
@@ -539,14 +539,14 @@ def _garbage_in_page(
 
     By the storage's clock. Objects that tables may name are left out.
     """
-    named.long_removed.difference_update(item.key for item in page)
-    unnamed = [item for item in page if item.key.casefold() not in named.keys]
+    objects_in_use.long_removed.difference_update(item.key for item in page)
+    unnamed = [item for item in page if item.key.casefold() not in objects_in_use.keys]
     tally.listed += len(page)
     tally.referenced += len(page) - len(unnamed)
     old = [item for item in unnamed if item.modified_ms <= now - grace_ms]
-    removed = {item.key for item in old if item.key in named.removals}
-    young = removed - _removed_before(connection, named.view, removed, grace_ms)
-    young |= {key for key in removed if _is_in_tables(named.view, in_use, key)}
+    removed = {item.key for item in old if item.key in objects_in_use.removals}
+    young = removed - _removed_before(connection, objects_in_use.view, removed, grace_ms)
+    young |= {key for key in removed if _is_in_tables(objects_in_use.view, in_use, key)}
     return [item for item in old if item.key not in young]
 
 
@@ -560,11 +560,11 @@ def _removed_before(connection: Connection, view: View, keys: Collection[str], a
     """Return the keys whose last removal is in an entry that is ``age_ms`` old by the storage's clock."""
     old = set(keys)
     for state in view.states:
-        mine = [key for key in keys if key in state.released or key in state.dropped]
-        if mine:
+        removed_keys = [key for key in keys if key in state.released or key in state.dropped]
+        if removed_keys:
             limit = connection.chains.ages.newest_older_than(state, age_ms)
             old.difference_update(
-                key for key in mine if max(state.released.get(key, 0), state.dropped.get(key, 0)) > limit
+                key for key in removed_keys if max(state.released.get(key, 0), state.dropped.get(key, 0)) > limit
             )
     return old
 

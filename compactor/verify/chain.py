@@ -248,15 +248,15 @@ class ChainVerifier:
 
     def _read_entries(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield all entries in order, read ahead; None for a missing one."""
-        flying: deque[tuple[int, Future[bytes] | None]] = deque()
+        pending: deque[tuple[int, Future[bytes] | None]] = deque()
         following = iter(range(self._first + 1, last + 1))
         while True:
-            while len(flying) < _WINDOW and (sequence := next(following, None)) is not None:
+            while len(pending) < _WINDOW and (sequence := next(following, None)) is not None:
                 key = self._keys.entry(self._chain, sequence)
-                flying.append((sequence, self._pool.submit(self._objects.get, key) if sequence in present else None))
-            if not flying:
+                pending.append((sequence, self._pool.submit(self._objects.get, key) if sequence in present else None))
+            if not pending:
                 return
-            sequence, future = flying.popleft()
+            sequence, future = pending.popleft()
             yield sequence, None if future is None else self._downloaded_entry(sequence, future)
 
     def _downloaded_entry(self, sequence: int, future: Future[bytes]) -> bytes | None:

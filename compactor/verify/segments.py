@@ -170,7 +170,7 @@ def _check_contents(
     forget(objects)
     violations: list[Violation] = []
     by_topic: dict[str, Columns | None] = {}
-    flying: deque[Future[list[Violation]]] = deque()
+    pending: deque[Future[list[Violation]]] = deque()
     for parts in segments:
         topic = parts[0][1]
         if topic.name not in by_topic:
@@ -178,11 +178,11 @@ def _check_contents(
         columns = by_topic[topic.name]
         if columns is None:
             continue
-        if len(flying) == _WINDOW:
-            violations += flying.popleft().result()
-        flying.append(pool.submit(_check_content, objects, parts, columns))
-    while flying:
-        violations += flying.popleft().result()
+        if len(pending) == _WINDOW:
+            violations += pending.popleft().result()
+        pending.append(pool.submit(_check_content, objects, parts, columns))
+    while pending:
+        violations += pending.popleft().result()
     return violations
 
 

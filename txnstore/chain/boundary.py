@@ -201,8 +201,8 @@ class Boundaries:
 
     def _has_expired(self, lease: _BoundaryLease) -> bool:
         """Whether a lease has expired by the clock that advanced further, as either may have stood still."""
-        passed = max(abs(self._runtime.clock() - lease.clock), self._runtime.uptime() - lease.uptime)
-        return passed >= LEASE_MS
+        elapsed = max(abs(self._runtime.clock() - lease.clock), self._runtime.uptime() - lease.uptime)
+        return elapsed >= LEASE_MS
 
     def _renew(self, lease: _BoundaryLease, following: bytes | None) -> _BoundaryLease:
         """Renew the lease, first moving it to the next boundary if ``following`` has its bytes."""

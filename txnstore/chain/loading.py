@@ -81,11 +81,11 @@ class Loader:
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
-        named = listed.result()
+        later_entries = listed.result()
         is_due = first_due_entry is not None and first_due_entry.result() is not None
-        if is_due or (sequence and saved is None) or any(each.is_checkpoint for each in named):
+        if is_due or (sequence and saved is None) or any(each.is_checkpoint for each in later_entries):
             saved, window = self._newest_checkpoint() or saved, None
-        elif named:
+        elif later_entries:
             window = None  # It was read beside the list, and may lack an entry that was created meanwhile.
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
@@ -215,9 +215,9 @@ class Loader:
     def _list_after(self, sequence: int) -> list[NamedEntry]:
         """List the objects that name later entries. A failed list fails no open: it only adds to the hint."""
         try:
-            named = checkpoint.entries_named_after(self._objects, self._keys, self._number, sequence)
-            self._newest_named = max([self._newest_named, *named])
-            return named
+            entries = checkpoint.entries_named_after(self._objects, self._keys, self._number, sequence)
+            self._newest_named = max([self._newest_named, *entries])
+            return entries
         except StorageError as error:
             # A reader need not have the right to list, and each of its opens would warn of it for each chain.
             level = logging.INFO if isinstance(error, StorageRefusedError) else logging.WARNING

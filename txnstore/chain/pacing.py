@@ -75,11 +75,11 @@ class Pacing:
         unsent = max(
             1, round(wait.polls / apart) - wait.overlap + 1
         )  # The last one is answered when the time has passed.
-        flying, earlier = deque[Future[bytes | None]](), list[Future[bytes | None]]()
+        pending, earlier = deque[Future[bytes | None]](), list[Future[bytes | None]]()
         answers = 0
-        while unsent or flying:
-            if len(flying) == wait.overlap or not unsent:
-                data = _entry_or_none(flying.popleft())
+        while unsent or pending:
+            if len(pending) == wait.overlap or not unsent:
+                data = _entry_or_none(pending.popleft())
                 if data is not None:
                     # The polls may be over before all entries on the way to this one were requested.
                     unread = [None] * (wait.target - 1 - len(earlier))
@@ -95,9 +95,9 @@ class Pacing:
             if unsent:
                 if len(earlier) < wait.target - 1:
                     earlier.append(self._tail.request(state.sequence + len(earlier) + 1))
-                flying.append(self._tail.request(target))
+                pending.append(self._tail.request(target))
                 unsent -= 1
-                if unsent and not answers and len(flying) < wait.overlap:
+                if unsent and not answers and len(pending) < wait.overlap:
                     self._runtime.sleep(apart / 1000)
         return bool(earlier) and self._publish_entries(state, [*map(_entry_or_none, earlier)])
 

@@ -261,8 +261,8 @@ class Coordinator:
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
         topic_ids = tuple(item for part in others.values() for item in part.topic_ids)
-        named = joining is not None and bool(joining.partitions or joining.groups)
-        if joining is not None and named:
+        joins_without_data = joining is not None and bool(joining.partitions or joining.groups)
+        if joining is not None and joins_without_data:
             partitions = tuple(dict.fromkeys((*partitions, *joining.partitions)))
             groups = tuple(dict.fromkeys((*groups, *joining.groups)))
             topic_ids = tuple(dict.fromkeys((*topic_ids, *joining.topic_ids, *self._topic_ids(joining.partitions))))
@@ -281,7 +281,7 @@ class Coordinator:
             added, command = None, replace(command, renews=True)
         # A batch that rests on an outdated state is refused by its chain. The answer that they are added is not checked
         # by anything that follows, so the head of the coordinator's chain gives it.
-        if added is not None and not named and not (coordinator_part.batches or coordinator_part.offsets):
+        if added is not None and not joins_without_data and not (coordinator_part.batches or coordinator_part.offsets):
             return added, ()
         submit = partial(self._submit_part, coordinator_chain, command)
         while True:

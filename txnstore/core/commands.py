@@ -31,5 +31,5 @@ def chain_of(command: Command, chains: int) -> int:
 
 def topics_of(command: Command, chain: int, chains: int) -> set[str]:
     """Return the topics that a chain must know to decide a command: those whose partitions it leads there."""
-    named = COMMANDS[type(command)].partitions(command)
-    return {tp.topic for tp in named if chain_of_partition(tp, chains) == chain}
+    partitions = COMMANDS[type(command)].partitions(command)
+    return {tp.topic for tp in partitions if chain_of_partition(tp, chains) == chain}

@@ -135,8 +135,8 @@ class _StepBuilder:
 
     def steps(self, entry: HistoryEntry) -> Iterator[TransactionStep]:
         """Yield the steps in an entry, each with its principal."""
-        asked = zip(principals_of_events(entry.principals), entry.events, strict=False)
-        for principal, run in groupby(asked, itemgetter(0)):
+        events_with_principal = zip(principals_of_events(entry.principals), entry.events, strict=False)
+        for principal, run in groupby(events_with_principal, itemgetter(0)):
             for step in self._steps_of_run(entry, [event for _, event in run]):
                 yield replace(step, principal=principal)
 

@@ -43,8 +43,8 @@ class Part:
     @property
     def topic_ids(self) -> tuple[tuple[str, str], ...]:
         """Pairs of (topic, topic id) of the batches that have a topic id, without duplicates."""
-        named = ((batch.topic, batch.topic_id) for batch in self.batches)
-        return tuple(dict.fromkeys((name, topic_id) for name, topic_id in named if topic_id is not None))
+        pairs = ((batch.topic, batch.topic_id) for batch in self.batches)
+        return tuple(dict.fromkeys((name, topic_id) for name, topic_id in pairs if topic_id is not None))
 
     @property
     def groups(self) -> tuple[str, ...]:

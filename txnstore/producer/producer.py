@@ -381,7 +381,7 @@ class Producer:
 
 def _take_over(connection: Connection, txn: Transaction) -> Transaction:
     """Continue the transaction that an earlier instance has prepared, if there is one."""
-    kept = connection.view(refresh=False).transactions.get(txn.identity.transactional_id or "")
-    if kept is not None and kept.is_prepared:
-        return txn.take_over(PreparedTxn(kept.producer_id, kept.prepared_epoch))
+    prepared = connection.view(refresh=False).transactions.get(txn.identity.transactional_id or "")
+    if prepared is not None and prepared.is_prepared:
+        return txn.take_over(PreparedTxn(prepared.producer_id, prepared.prepared_epoch))
     return txn

@@ -174,9 +174,9 @@ class SinkOptions:
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the options of a read. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _check_names(options, streaming=streaming)
-    topics = tuple(values.parse_names("topic", named.get("topic", "")))
-    pattern = named.get("topicPattern")
+    checked = _check_names(options, streaming=streaming)
+    topics = tuple(values.parse_names("topic", checked.get("topic", "")))
+    pattern = checked.get("topicPattern")
     check_expression(pattern)
     if not topics and not pattern:
         msg = 'which topic is to be read? Give the option "topic" (several: separated by commas) or "topicPattern"'
@@ -185,37 +185,37 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         msg = "give topic or topicPattern, not both"
         raise InvalidConfigError(msg)
     for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
-        if offsets in named and timestamp in named:
+        if offsets in checked and timestamp in checked:
             msg = f"give {offsets} or {timestamp}, not both"
             raise InvalidConfigError(msg)
-    columns, partitions = named.get("columns"), named.get("partitions")
+    columns, partitions = checked.get("columns"), checked.get("partitions")
     if columns is not None and not columns.strip():
         msg = "the option columns names no column"
         raise InvalidConfigError(msg)
     return ReadOptions(
-        location=_parse_location(named),
+        location=_parse_location(checked),
         topics=topics,
         pattern=pattern,
         columns=None if columns is None else tuple(values.parse_columns(columns)),
         partitions=None if partitions is None else values.parse_integers("partitions", partitions),
-        start=values.parse_offsets("startingOffsets", named.get("startingOffsets", "earliest"), topics),
-        end=values.parse_offsets("endingOffsets", named.get("endingOffsets", "latest"), topics),
-        start_ms=_optional_time(named, "startingTimestamp"),
-        end_ms=_optional_time(named, "endingTimestamp"),
-        isolation=check_choice("isolation", named.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
-        min_partitions=_parse_at_least(named, "minPartitions", 1, None),
-        snapshot=parse_moment("the option snapshot", named["snapshot"]) if "snapshot" in named else None,
-        system_columns=not _ignores_system_columns(named),
+        start=values.parse_offsets("startingOffsets", checked.get("startingOffsets", "earliest"), topics),
+        end=values.parse_offsets("endingOffsets", checked.get("endingOffsets", "latest"), topics),
+        start_ms=_optional_time(checked, "startingTimestamp"),
+        end_ms=_optional_time(checked, "endingTimestamp"),
+        isolation=check_choice("isolation", checked.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
+        min_partitions=_parse_at_least(checked, "minPartitions", 1, None),
+        snapshot=parse_moment("the option snapshot", checked["snapshot"]) if "snapshot" in checked else None,
+        system_columns=not _ignores_system_columns(checked),
     )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a streaming read. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _check_names(options, streaming=True)
-    if "snapshot" in named:
+    checked = _check_names(options, streaming=True)
+    if "snapshot" in checked:
         msg = "snapshot is for batch reads: a stream reads on from its startingOffsets or startingTimestamp"
         raise InvalidConfigError(msg)
-    if "endingTimestamp" in named:
+    if "endingTimestamp" in checked:
         msg = "endingTimestamp is for batch reads: a stream may get earlier records later. Give endingOffsets"
         raise InvalidConfigError(msg)
     read = read_options(options, streaming=True)
@@ -224,10 +224,10 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise InvalidConfigError(msg)
     return StreamOptions(
         read,
-        max_offsets=_parse_at_least(named, "maxOffsetsPerTrigger", 1, None),
-        fail_on_data_loss=values.parse_boolean("failOnDataLoss", named.get("failOnDataLoss", "true")),
-        poll_interval_ms=_parse_at_least(named, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
-        group=_parse_group(named),
+        max_offsets=_parse_at_least(checked, "maxOffsetsPerTrigger", 1, None),
+        fail_on_data_loss=values.parse_boolean("failOnDataLoss", checked.get("failOnDataLoss", "true")),
+        poll_interval_ms=_parse_at_least(checked, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
+        group=_parse_group(checked),
     )
 
 
@@ -244,19 +244,19 @@ def column_options(options: Mapping[str, str]) -> ReadOptions:
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _check_names(options, streaming=True)
+    checked = _check_names(options, streaming=True)
     for name in ("txnVersion", "txnScope"):
-        if name in named:
+        if name in checked:
             msg = f"{name} is for batch writes: a stream has its query and the number of the micro-batch as version"
             raise InvalidConfigError(msg)
     sink = make_sink_options(
-        _parse_location(named),
-        named.get("topic"),
-        named.get("transactionalId"),
-        named.get("group"),
-        named.get("checkpointLocation"),
+        _parse_location(checked),
+        checked.get("topic"),
+        checked.get("transactionalId"),
+        checked.get("group"),
+        checked.get("checkpointLocation"),
     )
-    return replace(sink, create=_new_topic(named), ignore_system_columns=_ignores_system_columns(named))
+    return replace(sink, create=_new_topic(checked), ignore_system_columns=_ignores_system_columns(checked))
 
 
 def make_sink_options(
@@ -275,9 +275,9 @@ def make_sink_options(
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a write. Raises :class:`InvalidConfigError`; the message names the option."""
-    named = _check_names(options)
-    transactional_id = named.get("transactionalId")
-    version = _optional_integer(named, "txnVersion")
+    checked = _check_names(options)
+    transactional_id = checked.get("transactionalId")
+    version = _optional_integer(checked, "txnVersion")
     if transactional_id is not None:
         check_id("transactionalId", transactional_id)
     if version is not None and version < 0:
@@ -286,17 +286,17 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if version is not None and transactional_id is None:
         msg = "txnVersion needs a transactionalId: the store records the version under this id"
         raise InvalidConfigError(msg)
-    if version is None and "txnScope" in named:
+    if version is None and "txnScope" in checked:
         msg = "txnScope needs a txnVersion: the scope names the sequence of versions"
         raise InvalidConfigError(msg)
-    versions = () if version is None else ((named.get("txnScope", ""), version),)
+    versions = () if version is None else ((checked.get("txnScope", ""), version),)
     return WriteOptions(
-        _parse_location(named),
-        named.get("topic"),
+        _parse_location(checked),
+        checked.get("topic"),
         transactional_id,
         versions,
-        _new_topic(named),
-        _ignores_system_columns(named),
+        _new_topic(checked),
+        _ignores_system_columns(checked),
     )
 
 
@@ -331,10 +331,10 @@ def _parse_at_least(options: Mapping[str, str], option: str, least: int, default
 
 def _check_names(options: Mapping[str, str], *, streaming: bool = False) -> dict[str, str]:
     """Return options by their documented names; refuse unknown ones, and options of streams in a batch."""
-    named: dict[str, str] = {}
+    checked: dict[str, str] = {}
     for key in options:
         if key.lower().startswith(_STORAGE):
-            named[key] = options[key]
+            checked[key] = options[key]
             continue
         name = _KNOWN.get(key.lower())
         if name is None:
@@ -342,8 +342,8 @@ def _check_names(options: Mapping[str, str], *, streaming: bool = False) -> dict
         if name in _STREAMING and not streaming:
             msg = f"the option {name} is for streaming queries"
             raise InvalidConfigError(msg)
-        named[name] = options[key]
-    return named
+        checked[name] = options[key]
+    return checked
 
 
 def _unknown_option_error(key: str) -> InvalidConfigError:

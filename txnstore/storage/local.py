@@ -466,17 +466,17 @@ class LocalStore:
             self._ensure_folder(parent)
         try:
             os.mkdir(folder)
-            made = True
+            was_created = True
             self._unflushed.add(folder)
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise not_a_folder("write to", folder) from None
-            made = False
+            was_created = False
         except FileNotFoundError:  # The parent was removed.
             raise
         except OSError as error:
             raise map_os_error(error, "make the folder", folder) from error
-        if made or folder != self.root:
+        if was_created or folder != self.root:
             fsync_folder(parent)
         else:
             _fsync_folder_if_readable(parent)

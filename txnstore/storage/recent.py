@@ -135,11 +135,11 @@ class RecentObjects:
             return self.inner.get(key, start, end)
         beginning = _find_beginning(self._recent, key, end)
         if beginning is None and self.read_cache is not None:
-            kept, length = self.read_cache.beginnings, max(end, _BEGINNING_BYTES)
-            beginning = _find_beginning(kept, key, end)
-            if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and kept.has_room(length):
+            beginnings, length = self.read_cache.beginnings, max(end, _BEGINNING_BYTES)
+            beginning = _find_beginning(beginnings, key, end)
+            if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and beginnings.has_room(length):
                 beginning = self.inner.get(key, 0, length)
-                kept.keep(key, beginning, len(beginning))
+                beginnings.keep(key, beginning, len(beginning))
         return self.inner.get(key, start, end) if beginning is None else beginning[start:end]
 
     def put(self, key: str, data: bytes) -> None:

@@ -57,21 +57,23 @@ def patterns_of(
     """
     if authorization.mode == "off" or principal in authorization.super_users:
         return Patterns((EVERY_NAME,))
-    mine = [
+    matching = [
         acl
         for acl, _ in items_of(authorization.acls)
         if acl.resource_type == resource_type
         and acl.principal in (principal, EVERYONE)
         and acl.operation in (operation, "ALL")
     ]
-    denied = _with_permission(mine, "DENY")
+    denied = _with_permission(matching, "DENY")
     explained = (
         (name, authorization.explain(principal, operation, resource_type, name))
         for name in (names if authorization.allow_if_no_acl else ())
     )
     free = {Pattern(name) for name, verdict in explained if verdict.reason == "no rule for the resource"}
     allowed = {
-        pattern for pattern in _with_permission(mine, "ALLOW") | free if not any(no.covers(pattern) for no in denied)
+        pattern
+        for pattern in _with_permission(matching, "ALLOW") | free
+        if not any(no.covers(pattern) for no in denied)
     }
     denied = {no for no in denied if any(pattern.covers(no) for pattern in allowed)}
     return Patterns(_remove_covered(allowed), _remove_covered(denied))

@@ -126,17 +126,17 @@ class Authorization:
         every = resource_type, "LITERAL", ANY_NAME
         if self.allow_if_no_acl and every not in self._rule_index.by_pattern:
             return True
-        mine = [
+        matching = [
             acl
             for (kind, _, _), acls in self._rule_index.by_pattern.items()
             if kind == resource_type
             for acl in acls
             if acl.principal in (principal, EVERYONE) and acl.operation in (operation, "ALL")
         ]
-        denied = {(acl.pattern_type, acl.resource_name) for acl in mine if acl.permission == "DENY"}
+        denied = {(acl.pattern_type, acl.resource_name) for acl in matching if acl.permission == "DENY"}
         if ("LITERAL", ANY_NAME) in denied:
             return False
-        return any(acl.permission == "ALLOW" and not _is_covered(acl, denied) for acl in mine)
+        return any(acl.permission == "ALLOW" and not _is_covered(acl, denied) for acl in matching)
 
 
 NO_AUTHORIZATION = Authorization()

@@ -219,8 +219,8 @@ def require_any_member(group: Group, name: str, member_id: str, instance_id: str
         require_member(group, name, member_id, instance_id)
         return
     member = next((each for each in group.classic_members if each.member_id == member_id), None)
-    named = (each for each in group.classic_members if each.instance_id == instance_id)
-    static = next(named, None) if instance_id is not None else None
+    static_members = (each for each in group.classic_members if each.instance_id == instance_id)
+    static = next(static_members, None) if instance_id is not None else None
     _require_static_or_id(member, static, name, member_id, instance_id)
 
 

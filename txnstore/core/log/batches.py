@@ -93,9 +93,9 @@ class BatchList(Generic[T]):
 
     @classmethod
     def _from_runs(cls, runs: tuple[Run[T], ...]) -> BatchList[T]:
-        made: BatchList[T] = object.__new__(cls)
-        made._take_runs(runs)
-        return made
+        result: BatchList[T] = object.__new__(cls)
+        result._take_runs(runs)
+        return result
 
     def _all_batches(self) -> tuple[Run[T], ...]:
         return (*self._runs, Chunk(self._tail)) if self._tail else self._runs
@@ -172,13 +172,13 @@ class BatchList(Generic[T]):
 
         The cost depends on the runs that the two do not share.
         """
-        mine, theirs = self._all_batches(), later._all_batches()
-        least = min(len(mine), len(theirs))
-        head = next((at for at in range(least) if mine[at] is not theirs[at]), least)
+        batches, later_batches = self._all_batches(), later._all_batches()
+        least = min(len(batches), len(later_batches))
+        head = next((at for at in range(least) if batches[at] is not later_batches[at]), least)
         least -= head
-        tail = next((at for at in range(least) if mine[-1 - at] is not theirs[-1 - at]), least)
-        before = _by_offset(mine[head : len(mine) - tail])
-        after = _by_offset(theirs[head : len(theirs) - tail])
+        tail = next((at for at in range(least) if batches[-1 - at] is not later_batches[-1 - at]), least)
+        before = _by_offset(batches[head : len(batches) - tail])
+        after = _by_offset(later_batches[head : len(later_batches) - tail])
         return [*_batches_missing_in(before, after)], [*_batches_missing_in(after, before)]
 
     def __iter__(self) -> Iterator[T]:

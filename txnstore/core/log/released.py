@@ -27,7 +27,7 @@ def with_removed(state: State, removed: Iterable[Batch], added: Iterable[Batch] 
 
     ``added``: the batches in their place, which may name the same segments.
     """
-    named = {batch.segment.object for batch in added}
+    still_named = {batch.segment.object for batch in added}
     dropped, released, entries = dict[str, int](), dict[str, int](), set[int]()
     for batch in removed:
         segment = batch.segment
@@ -35,7 +35,7 @@ def with_removed(state: State, removed: Iterable[Batch], added: Iterable[Batch] 
             entries.add(entry_of(segment.object))
         elif segment.is_range or not batch.alone:
             released[segment.object] = state.timestamp
-        elif segment.object not in named:
+        elif segment.object not in still_named:
             dropped[segment.object] = state.timestamp
     if dropped or released:
         state = replace(state, dropped=state.dropped.update(dropped), released=state.released.update(released))

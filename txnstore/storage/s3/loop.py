@@ -68,10 +68,10 @@ def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]])
     Raises:
         RuntimeError: The loop is closed, or this is its own thread, which cannot wait for itself.
     """
-    here: asyncio.AbstractEventLoop | None = None
+    running_loop: asyncio.AbstractEventLoop | None = None
     with suppress(RuntimeError):
-        here = asyncio.get_running_loop()
-    if here is loop:
+        running_loop = asyncio.get_running_loop()
+    if running_loop is loop:
         msg = "a request cannot wait for the event loop that runs it"
         raise RuntimeError(msg)
     running: list[asyncio.Task[T]] = []

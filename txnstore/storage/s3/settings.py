@@ -63,20 +63,22 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
         "read_timeout": _READ_TIMEOUT,
         **(options.get("config_kwargs") or {}),
     }
-    given = {
+    client_options = {
         "endpoint_url": options.get("endpoint_url"),
         "aws_access_key_id": options.get("key") or options.get("username"),
         "aws_secret_access_key": options.get("secret") or options.get("password"),
         "aws_session_token": options.get("token"),
     }
-    given = {name: value for name, value in given.items() if value is not None and value != client_kwargs.get(name)}
+    client_options = {
+        name: value for name, value in client_options.items() if value is not None and value != client_kwargs.get(name)
+    }
     if options.get("anon"):
         config["signature_version"] = UNSIGNED
     session = Session(profile=options.get("profile"))
     share_descriptions(session)
-    client = session.create_client("s3", config=Config(**config), **given, **client_kwargs)
+    client = session.create_client("s3", config=Config(**config), **client_options, **client_kwargs)
     verify = client_kwargs.get("verify")
-    key, secret, token = ({**given, **client_kwargs}.get(name) for name in _CREDENTIALS)
+    key, secret, token = ({**client_options, **client_kwargs}.get(name) for name in _CREDENTIALS)
     found: list[Any] = []
 
     async def credentials() -> Credentials | None:
@@ -228,15 +230,15 @@ def _given_keys(
         if options["anon"] and not {"key", "secret", "token"} & options.keys():
             yield None
         return
-    for given, names in (
+    for source, names in (
         (options, ("key", "secret", "token")),
         (environment, tuple(name.upper() for name in _CREDENTIALS)),
         (profile, _CREDENTIALS),
     ):
-        key, secret, token = (given.get(name) or None for name in names)
+        key, secret, token = (source.get(name) or None for name in names)
         if key and secret:
             yield (key, secret, token)
-        elif key or secret or (token and given is options):
+        elif key or secret or (token and source is options):
             return
 
 
