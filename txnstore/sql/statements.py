@@ -11,10 +11,12 @@ from txnstore.errors import InvalidConfigError
 if TYPE_CHECKING:
     import duckdb
 
-#: Words of queries that list what the database contains, or that may contain such a query.
+#: Words of queries that list or change what the database contains, or that may contain such a query.
 _LISTING = re.compile(
     r"\b(?:(?:duckdb|pg|sqlite)_\w*|pragma\w*|information_schema|show|describe|summarize|query|query_table"
-    r"|current_schemas?|current_setting|search_path|getvariables?|\w+_logging)\b|(?:^|[;(])\s*desc\b",
+    r"|current_schemas?|current_setting|(?:in_)?search_path|has_\w+_privilege|getvariables?|json_execute_\w+"
+    r"|json_serialize_plan|\w+_(?:logging|logs|grammar_extension|external_resource(?:_type)?))\b"
+    r"|(?:^|[;(])\s*desc\b",
     re.IGNORECASE,
 )
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)

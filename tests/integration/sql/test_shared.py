@@ -154,6 +154,15 @@ def test_a_listing_contains_all_topics(store: Store, query: str) -> None:
     assert not any(name.startswith("txn view") for name in names)
 
 
+def test_a_query_that_is_serialized_lists_all_topics(store: Store) -> None:
+    with duckdb.connect() as plain:
+        query = "SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal"
+        [(text,)] = plain.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+    text = text.replace("duckdb_views", "' || 'duckdb' || '_views")
+    shown = store.sql(f"FROM json_execute_serialized_sql('{text}')").fetchall()
+    assert {name for (name,) in shown} == {"orders", "payments", "a.b-c", "orders_2"}
+
+
 @pytest.mark.parametrize(
     "query",
     [
