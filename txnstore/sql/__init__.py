@@ -20,9 +20,10 @@ a local folder are read in place, after a comparison of their checksums, which e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnstore.connection import Connection
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
@@ -40,6 +41,8 @@ from txnstore.validation import check_bool, check_choice, check_query
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+
+R = TypeVar("R")
 
 __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
 
@@ -77,7 +80,8 @@ def connect(
         sandbox: SQL reads the store and nothing else: no other files, no network, no extensions, no Python variables;
             it writes no file and changes no setting. Every connection to a read-only store is such a sandbox.
         checksums: Compare the SHA-256 of a segment in a local folder before DuckDB reads the file, once per process and
-            file. False: do not; ``verify(deep=True)`` compares them. Elsewhere every read compares it.
+            file. False: do not; ``verify(deep=True)`` compares them. Elsewhere, in a sandbox and of a read-only store
+            every read compares it.
 
     Returns:
         The connection. Close it as any DuckDB connection; it cannot be used after a fork.
@@ -130,19 +134,8 @@ def query(
         duckdb.Error: DuckDB refuses the query. Damage that is found during the evaluation is a DuckDB error whose text
             names the object; :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`.
     """
-    from txnstore.sql.shared import run_shared
-
-    access, level, shown = _prepared(connection, sql, isolation, snapshot, sandbox=sandbox, checksums=checksums)
-    result = run_shared(connection, sql, params, level, shown.view, access)
-    return result[1] if result is not None else _query_alone(connection, sql, params, level, shown, access)
-
-
-def _prepared(
-    connection: Connection, sql: object, isolation: str, snapshot: Snapshot | None, *, sandbox: bool, checksums: bool
-) -> tuple[Access, Isolation, Snapshot]:
-    text = check_query(sql)
     access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
-    return access, level, _snapshot(connection, snapshot, level, text)
+    return _run(connection, sql, params, level, snapshot, access, lambda _, relation: relation())
 
 
 def _checked(connection: Connection, isolation: str, *, sandbox: bool, checksums: bool) -> tuple[Access, Isolation]:
@@ -155,16 +148,40 @@ def _checked(connection: Connection, isolation: str, *, sandbox: bool, checksums
     return Access(check_bool("checksums", checksums), external=external, shared=not sandboxed), level
 
 
-def _query_alone(
-    connection: Connection, sql: str, params: object, isolation: Isolation, snapshot: Snapshot, access: Access
-) -> Any:
-    """Runs a query in a database of its own."""
-    from txnstore.sql.session import errors_of, open_session
+def _run(
+    connection: Connection,
+    sql: str,
+    params: object,
+    isolation: Isolation,
+    snapshot: Snapshot | None,
+    access: Access,
+    result: Callable[[duckdb.DuckDBPyConnection, Callable[[], Any]], R],
+) -> R:
+    """Runs a query in the database that all calls share, or in one of its own.
 
-    database = open_session(connection, isolation, snapshot, access)
-    with errors_of(database, sql):
-        parse(database, sql)
-        return database.sql(sql, params=params)
+    Args:
+        result: Returns the result, by a connection and a function that returns the relation of the last statement.
+    """
+    import duckdb
+
+    from txnstore.sql.session import errors_of, open_session
+    from txnstore.sql.shared import shared_database
+
+    text = check_query(sql)
+    shown = _snapshot(connection, snapshot, isolation, text)
+    cursor = None
+    if access.shared:
+        cursor = shared_database(connection, access).cursor(connection, text, isolation, shown.view)
+    if cursor is not None:
+        try:
+            return result(cursor, partial(cursor.sql, text, params=params))
+        except duckdb.Error as error:
+            raise_interrupt(error)
+    # What DuckDB refuses runs again: the error names a damaged segment, and proposes topics for a name.
+    database = open_session(connection, isolation, shown, access)
+    with errors_of(database, text):
+        parse(database, text)
+        return result(database, partial(database.sql, text, params=params))
 
 
 @interrupts_raised()
@@ -189,28 +206,22 @@ def read_table(
         StorageError: The storage cannot be reached.
         duckdb.Error: DuckDB refuses the query.
     """
-    import duckdb
-
-    from txnstore.sql.interrupts import interruptible
-    from txnstore.sql.session import errors_of, open_session
-    from txnstore.sql.shared import run_shared
-
-    access, level, shown = _prepared(connection, sql, isolation, snapshot, sandbox=sandbox, checksums=checksums)
-    result = run_shared(connection, sql, params, level, shown.view, access)
-    if result is not None:
-        cursor, relation = result
-        # After an error the query runs again in a database of its own, which finds the damaged segment.
-        with suppress(duckdb.Error):
-            return interruptible(cursor, lambda: _table(relation))
-    with open_session(connection, level, shown, access) as database, errors_of(database, sql):
-        parse(database, sql)
-        return interruptible(database, lambda: _table(database.sql(sql, params=params)))
+    access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
+    return _run(connection, sql, params, level, snapshot, access, _table)
 
 
-def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
+def _table(database: duckdb.DuckDBPyConnection, relation: Callable[[], duckdb.DuckDBPyRelation | None]) -> pa.Table:
+    """The rows of a relation; closes its connection."""
     import pyarrow as pa
 
-    return pa.table({}) if relation is None else relation.to_arrow_table()
+    from txnstore.sql.interrupts import interruptible
+
+    def read() -> pa.Table:
+        found = relation()
+        return pa.table({}) if found is None else found.to_arrow_table()
+
+    with database:
+        return interruptible(database, read)
 
 
 @interrupts_raised()

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 
-from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.slices import Slice
+from txnstore.read.rows import RowPlan
 from txnstore.read.sharing import SharedSegments
-from txnstore.sql.filesystem import parquet_bytes
-from txnstore.sql.views import shown_columns
+from txnstore.sql.filesystem import TableFile
 
 #: The maximum size of the segments whose rows are one file, in bytes as they are stored.
 FILE_BYTES = 16 << 20
@@ -25,24 +24,8 @@ FILE_BYTES = 16 << 20
 FILE_SLICES = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class CombinedFile:
-    """The rows of slices of shared segments, with all columns of the view of their topic."""
-
-    topic: CatalogTopic
-    slices: Sequence[Slice]
-    segments: SharedSegments
-
-    @property
-    def size(self) -> int | None:
-        return None
-
-    def load(self) -> bytes:
-        return parquet_bytes(self.segments.read(self.slices, shown_columns(self.topic)))
-
-
-def combined_files(topic: CatalogTopic, slices: Iterable[Slice], segments: SharedSegments) -> dict[str, CombinedFile]:
-    """The files with the rows of slices of shared segments, by their paths. Reads no object.
+def combined_files(plan: RowPlan, segments: SharedSegments) -> dict[str, TableFile]:
+    """The files with the rows of a plan of shared segments, by their paths. Reads no object.
 
     Args:
         segments: Decodes them when a file is first read.
@@ -50,11 +33,15 @@ def combined_files(topic: CatalogTopic, slices: Iterable[Slice], segments: Share
     Returns:
         The files; the path of one names its rows and their columns, so that equal paths have equal bytes.
     """
+    topic = plan.columns.topic
     shown = f"{topic.topic_id}-{topic.version}-{topic.revision}"
-    return {f"fresh/{shown}/{_digest(run)}.parquet": CombinedFile(topic, run, segments) for run in _runs(slices)}
+    return {
+        f"fresh/{shown}/{_digest(run)}.parquet": TableFile(partial(segments.read, run, plan.columns))
+        for run in runs(plan.slices)
+    }
 
 
-def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
+def runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
     """The slices of each file; new ones come last, whatever their partition and chain is."""
     run: list[Slice] = []
     keys: set[str] = set()  # A segment is decoded whole, however small the share of it that a reader sees.

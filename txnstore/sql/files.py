@@ -6,7 +6,6 @@ Threads of a query share an open file: each one seeks, and then reads. So each t
 from __future__ import annotations
 
 import io
-import os
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -32,25 +31,30 @@ class Contents(Protocol):
         ...
 
 
-class _File(io.RawIOBase):
-    """A read-only file with a position for each thread."""
+class OpenFile(io.RawIOBase):
+    """A read-only file with a position for each thread; what was read last stays in memory until it is closed.
 
-    def __init__(self) -> None:
+    Args:
+        path: Names the file in ``contents``.
+        parts: The parts of a large segment, of which each read fetches what it needs; None: the first read loads the
+            whole file.
+    """
+
+    def __init__(self, contents: Contents, path: str, parts: RangedObject | None = None) -> None:
         super().__init__()
+        self._contents = contents
+        self._path = path
+        self._parts = parts
         self._positions = threading.local()
         self._known_size: int | None = None
+        #: What was read last, and its place in the file.
+        self._last: tuple[int, Content] | None = None
 
     @property
     def _size(self) -> int:
         if self._known_size is None:
-            self._known_size = self._find_size()
+            self._known_size = self._contents.size_of(self._path)
         return self._known_size
-
-    def _find_size(self) -> int:
-        raise NotImplementedError
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        raise NotImplementedError
 
     def read(self, size: int | None = -1) -> bytes:
         start, end = self.tell(), self._size
@@ -59,6 +63,26 @@ class _File(io.RawIOBase):
         piece = self._bytes(start, end) if start < end else b""
         self._positions.at = start + len(piece)
         return piece
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        last = self._last
+        if last is None or not last[0] <= start <= end <= last[0] + len(last[1].data):
+            last = self._last = self._part(start, end)
+        first, content = last
+        return content.data[start - first : end - first]
+
+    def _part(self, start: int, end: int) -> tuple[int, Content]:
+        """What holds the bytes ``[start, end)``, with its place: blocks, the footer, or the whole file."""
+        parts = self._parts
+        if parts is None:
+            return 0, self._contents.content(self._path)
+        if start >= parts.body:
+            return parts.body, self._contents.part(f"{self._path}#footer", lambda: parts.footer().data)
+        if end > parts.body:  # DuckDB opens a file with its last 16 KiB.
+            first = start // BLOCK_BYTES * BLOCK_BYTES
+            return first, self._contents.part(f"{self._path}#{first}-", lambda: parts.tail(first))
+        first, limit = parts.around(start, end)
+        return first, self._contents.part(f"{self._path}#{first}-{limit}", lambda: parts.fetch([(first, limit)])[first])
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_CUR:
@@ -78,84 +102,6 @@ class _File(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-
-class WholeFile(_File):
-    """A file whose first read loads all of its bytes; they stay in memory until it is closed."""
-
-    def __init__(self, contents: Contents, path: str) -> None:
-        super().__init__()
-        self._contents = contents
-        self._path = path
-        self._content: Content | None = None
-
-    def _find_size(self) -> int:
-        return self._contents.size_of(self._path)
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        content = self._content
-        if content is None:
-            content = self._content = self._contents.content(self._path)
-        return content.data[start:end]
-
-    def close(self) -> None:
-        self._content = None
-        super().close()
-
-
-class FileOfParts(_File):
-    """A large segment, of which each read fetches what it needs; the part that was read last stays in memory."""
-
-    def __init__(self, contents: Contents, path: str, parts: RangedObject) -> None:
-        super().__init__()
-        self._contents = contents
-        self._path = path
-        self._parts = parts
-        self._last: tuple[int, Content] | None = None
-
-    def _find_size(self) -> int:
-        return self._parts.size
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        last = self._last
-        if last is None or not last[0] <= start <= end <= last[0] + len(last[1].data):
-            last = self._last = self._part(start, end)
-        first, content = last
-        return content.data[start - first : end - first]
-
-    def _part(self, start: int, end: int) -> tuple[int, Content]:
-        """The blocks that hold the bytes ``[start, end)``, with their place."""
-        parts = self._parts
-        if start >= parts.body:
-            return parts.body, self._contents.part(f"{self._path}#footer", lambda: parts.footer().data)
-        if end > parts.body:  # DuckDB opens a file with its last 16 KiB.
-            first = start // BLOCK_BYTES * BLOCK_BYTES
-            return first, self._contents.part(f"{self._path}#{first}-", lambda: parts.tail(first))
-        first, limit = parts.around(start, end)
-        return first, self._contents.part(f"{self._path}#{first}-{limit}", lambda: parts.fetch([(first, limit)])[first])
-
     def close(self) -> None:
         self._last = None
-        super().close()
-
-
-class LocalFile(_File):
-    """A file of a local folder."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _find_size(self) -> int:
-        return os.fstat(self._file).st_size
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        pieces = []
-        while start < end and (piece := os.pread(self._file, end - start, start)):
-            pieces.append(piece)
-            start += len(piece)
-        return b"".join(pieces)
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._file)
         super().close()

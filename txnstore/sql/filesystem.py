@@ -9,7 +9,7 @@ A path is no right: a database reads the files that were added for its views, an
 names. The path of a segment contains its size and its hashes, so that equal paths have equal bytes. DuckDB asks for the
 files of a path when it binds a query. For a segment in a local folder the answer is the path of the file there, after
 its checksum was compared: DuckDB then reads the file itself. Without external access DuckDB may not open that path, so
-it reads the file through this file system.
+it reads the file through this file system, as it does on other storage.
 
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
 that is made when a query first opens it; so are the rows of shared segments (:mod:`txnstore.sql.combined_files`).
@@ -17,10 +17,9 @@ that is made when a query first opens it; so are the rows of shared segments (:m
 
 from __future__ import annotations
 
-import io
+import math
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ from txnstore.segment.codec import ROW_GROUP_ROWS, decode
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from txnstore.sql.access import PROTOCOL, Access
 from txnstore.sql.content import Content, ContentCache
-from txnstore.sql.files import FileOfParts, LocalFile, WholeFile
+from txnstore.sql.files import OpenFile
 from txnstore.sql.local import is_intact, local_root
 from txnstore.storage.base import ObjectStore
 
@@ -163,38 +162,37 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         #: The folder of a local store, whose files DuckDB reads itself; None for other storage.
         self._root = local_root(objects)
         self._cache = cache or ContentCache()
-        #: The files of the last call of :meth:`add`.
-        self._current: Mapping[str, VirtualFile] = {}
-        #: Those of the calls before that were not added again; the newest one of a path counts.
-        self._earlier: deque[Mapping[str, VirtualFile]] = deque(maxlen=GENERATIONS - 1)
-        #: Those of :meth:`keep`.
-        self._lasting: dict[str, VirtualFile] = {}
+        #: The files by their paths, each with the number of the last call of :meth:`add` that had it; those of
+        #: :meth:`keep` are of all calls.
+        self._files: dict[str, tuple[VirtualFile, float]] = {}
+        self._calls = 0
         #: The paths of topics that cannot be shown, with the error that a read of one raises.
         self._refused: dict[str, TxnStoreError] = {}
         #: Its attribute ``active`` is true in a thread that creates views.
         self._planning = threading.local()
-        #: The thread in which DuckDB has got a KeyboardInterrupt from a read, until that is raised again.
-        self._interrupted: int | None = None
         self._damage: TxnStoreError | None = None
         self.owner: object = None
 
     def add(self, files: Mapping[str, VirtualFile]) -> None:
         """Add files. Those of :data:`GENERATIONS` calls before stay, for queries that still run."""
-        before, self._current = self._current, dict(files)
-        self._earlier.append({path: file for path, file in before.items() if path not in files})
+        self._calls += 1
+        self._drop_before(self._calls - GENERATIONS + 1)
+        self._files.update((path, (file, self._calls)) for path, file in files.items())
 
     def keep(self, files: Mapping[str, VirtualFile]) -> None:
         """Add files that stay as long as the file system."""
-        for path, file in files.items():
-            self._lasting.setdefault(path, file)
+        self._files.update((path, (file, math.inf)) for path, file in files.items() if path not in self._files)
 
     def forget_earlier(self) -> None:
         """Drop the files that were added before the last call of :meth:`add`: the rules have changed since."""
-        self._earlier.clear()
+        self._drop_before(self._calls)
 
-    def refuse(self, path: str, reason: TxnStoreError) -> None:
-        """Raise an error for each query that reads this path."""
-        self._refused[path] = _without_frames(reason)
+    def _drop_before(self, call: int) -> None:
+        self._files = {path: added for path, added in self._files.items() if added[1] >= call}
+
+    def refuse(self, refused: Iterable[tuple[str, TxnStoreError]]) -> None:
+        """Raise an error for each query that reads one of these paths."""
+        self._refused.update((path, _without_frames(reason)) for path, reason in refused)
 
     @contextmanager
     def planning(self) -> Iterator[None]:
@@ -204,12 +202,6 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
             yield
         finally:
             self._planning.active = False
-
-    def raise_interrupt(self, error: BaseException) -> None:
-        """Raise the interrupt (Ctrl-C) of this thread that DuckDB reported as an error of its own, if there was one."""
-        if self._interrupted == threading.get_ident():
-            self._interrupted = None
-            raise KeyboardInterrupt from error
 
     def take_damage(self) -> TxnStoreError | None:
         """The last error of the store in a read, of which DuckDB reports only the text; it is kept no longer."""
@@ -223,9 +215,6 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
             yield
         except TxnStoreError as error:
             self._damage = _without_frames(error)
-            raise
-        except KeyboardInterrupt:
-            self._interrupted = threading.get_ident()
             raise
 
     def content(self, path: str) -> Content:
@@ -243,21 +232,21 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         size = self._file(path).size
         return len(self.content(path).data) if size is None else size
 
-    def segment(self, path: str) -> SegmentObject | None:
-        """The segment with this path; None if none was added."""
-        file = self._added(path)
+    def segments(self) -> list[SegmentObject]:
+        """The segments of the last call of :meth:`add`."""
+        files = [file for file, call in list(self._files.values()) if call == self._calls]
+        return [file for file in files if isinstance(file, SegmentObject)]
+
+    def _segment(self, path: str) -> SegmentObject | None:
+        file, _ = self._files.get(path, (None, 0))
         return file if isinstance(file, SegmentObject) else None
 
-    def _added(self, path: str) -> VirtualFile | None:
-        file = self._current.get(path) or self._lasting.get(path)
-        return file or next((files[path] for files in reversed(self._earlier) if path in files), None)
-
     def _file(self, path: str) -> VirtualFile:
-        file = self._added(path)
-        if file is None:
+        try:
+            return self._files[path][0]
+        except KeyError:
             msg = f"{path} is not a file of this connection's snapshot"
-            raise FileNotFoundError(msg)
-        return file
+            raise FileNotFoundError(msg) from None
 
     def _find(self, path: str) -> str | None:
         """The path at which DuckDB reads a file: of a file in a local folder, or the given one. None: there is no file.
@@ -272,11 +261,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         local = self._local(path)
         if local is not None:
             return local if self.access.external else path
-        try:
-            self._file(path)
-        except FileNotFoundError:
-            return None
-        return path
+        return path if path in self._files else None
 
     @property
     def is_local(self) -> bool:
@@ -289,7 +274,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     def _local(self, path: str) -> str | None:
         """The local file with the bytes of a segment, after a check of its bytes; None if there is none."""
-        segment = self.segment(path) if self._root is not None else None
+        segment = self._segment(path) if self._root is not None else None
         if segment is None or not segment.is_parquet:
             return None
         described = segment.described
@@ -331,15 +316,10 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def modified(self, path: str) -> datetime:
         return _MODIFIED
 
-    def _open(self, path: str, mode: str = "rb", *_: Any, **__: Any) -> io.RawIOBase:
+    def _open(self, path: str, mode: str = "rb", *_: Any, **__: Any) -> OpenFile:
         if mode != "rb":
             msg = f"{path} is read-only"
             raise PermissionError(msg)
         name = self._strip_protocol(path)
-        with self._noting():
-            local = self._local(name)
-        if local is not None:
-            return LocalFile(local)
-        segment = self.segment(name)
-        parts = segment.parts() if segment is not None else None
-        return WholeFile(self, name) if parts is None else FileOfParts(self, name, parts)
+        segment = self._segment(name)
+        return OpenFile(self, name, None if segment is None else segment.parts())

@@ -14,16 +14,17 @@ from weakref import ref
 import pyarrow as pa
 
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.errors import AuthorizationError, CorruptionError, TxnStoreError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
 from txnstore.read.rows import Ability
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
-from txnstore.sql.combined_files import CombinedFile, combined_files
+from txnstore.sql.combined_files import combined_files
 from txnstore.sql.filesystem import SegmentObject, TableFile, VirtualFile, segment_path
 from txnstore.sql.history import EntryHistory
 from txnstore.sql.types import literal, shown_ms
@@ -40,78 +41,70 @@ class TopicPlan:
     """The view of a topic.
 
     Attributes:
+        topic: The topic.
         select: The SELECT of the view.
         refused: The path below ``txnseg://`` that the view reads instead of its segments, and why the topic cannot be
             shown; None if it can.
-        segments: Its segments, except for shared ones, by their paths below ``txnseg://``.
-        fresh: The files with the rows of shared segments, by their paths below ``txnseg://``.
+        files: The files that the view reads, by their paths below ``txnseg://``.
+        slices: The number of slices of which the rows are in virtual files.
     """
 
+    topic: CatalogTopic
     select: str
     refused: tuple[str, TxnStoreError] | None = None
-    segments: Mapping[str, SegmentObject] = field(default_factory=dict)
-    fresh: Mapping[str, CombinedFile] = field(default_factory=dict)
-
-    @property
-    def files(self) -> dict[str, VirtualFile]:
-        """All files that the view reads, by their paths below ``txnseg://``."""
-        return {**self.segments, **self.fresh}
+    files: Mapping[str, VirtualFile] = field(default_factory=dict)
+    slices: int = 0
 
     @property
     def size(self) -> int:
         """What the view takes in memory, roughly: the number of its characters, and of bytes of its fresh slices."""
-        return len(self.select) + SLICE_BYTES * sum(len(file.slices) for file in self.fresh.values())
+        return len(self.select) + SLICE_BYTES * self.slices
 
 
-def plan_topic(
-    connection: Connection,
-    topic: CatalogTopic,
-    view: View,
-    isolation: Isolation,
-    refusal: AuthorizationError | None,
-) -> TopicPlan:
+def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolation: Isolation) -> TopicPlan:
     """Plans the view of a topic: lists the visible segments and writes the SELECT over them. Reads no object.
 
-    A topic that DuckDB cannot show gets a view that raises the reason, so that it does not hide the others.
+    A topic that DuckDB cannot show, or that the principal may not read, gets a view that raises the reason, so that it
+    does not hide the others.
 
     Args:
         topic: The topic, as it is in ``view``.
         view: The view to show.
         isolation: Which records are visible.
-        refusal: Why the principal may not read the topic; None if it may.
 
     Returns:
         The plan. Equal visible segments give the same text.
     """
+    refusal = connection.refusal(read_topics([topic.name]))
     if refusal is not None:
-        return refused(topic, refusal)
-    segments: dict[str, SegmentObject] = {}
+        return _refused(topic, refusal)
+    files: dict[str, VirtualFile] = {}
 
     def locate(segment: Segment) -> str:
         path = segment_path(segment)
-        segments[path] = SegmentObject(connection.objects, segment)
+        files[path] = SegmentObject(connection.objects, segment)
         return f"{PROTOCOL}://{path}"
 
     try:
-        files, rest = shown_plan(topic.name, view, isolation).split(_FILES)
-        fresh = combined_files(topic, rest.slices, _shared_segments(connection))
-        select = topic_select(files, locate, [f"{PROTOCOL}://{path}" for path in fresh])
+        whole, rest = shown_plan(topic.name, view, isolation).split(_FILES)
+        fresh = combined_files(rest, _shared_segments(connection))
+        select = topic_select(whole, locate, [f"{PROTOCOL}://{path}" for path in fresh])
     except Exception as error:  # noqa: BLE001 - Whatever is wrong with this topic, the others are shown.
-        return refused(topic, not_shown(topic, error))
-    return TopicPlan(select, None, segments, fresh)
+        return not_shown(topic, error)
+    return TopicPlan(topic, select, files=files | fresh, slices=len(rest.slices))
 
 
-def not_shown(topic: CatalogTopic, reason: Exception) -> TxnStoreError:
-    """The error of a query that reads a topic for which no view can be made."""
+def not_shown(topic: CatalogTopic, reason: Exception) -> TopicPlan:
+    """The plan of a topic for which no view can be made."""
     kind = CorruptionError if isinstance(reason, CorruptionError) else UnsupportedFormatError
-    return kind(f"topic {topic.name!r} cannot be shown in SQL: {reason}")
+    return _refused(topic, kind(f"topic {topic.name!r} cannot be shown in SQL: {reason}"))
 
 
-def refused(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
+def _refused(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
     """The plan of a view that raises the reason."""
     path = f"refused/{topic.topic_id}-{topic.version}"
     columns = pa.schema([("reason", pa.string())])
-    return TopicPlan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
+    return TopicPlan(topic, f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
 
 
 def _shared_segments(connection: Connection) -> SharedSegments:
@@ -196,11 +189,6 @@ def inspection_files(folder: str, connection: Connection, view: View) -> dict[st
     files |= {name: _entry_table(name, entries) for name in history.SCHEMAS}
     files["log"] = TableFile(lambda: entries.log(view, readable))
     return {f"{folder}/{name}.parquet": file for name, file in files.items()}
-
-
-def empty_inspection_files(folder: str) -> dict[str, VirtualFile]:
-    """Empty tables of the schema ``txn``, by their paths in a folder."""
-    return {f"{folder}/{name}.parquet": TableFile(schema.empty_table) for name, schema in _inspection_schemas().items()}
 
 
 def _state_table(name: str, view: View, readable: Callable[[str], bool]) -> TableFile:

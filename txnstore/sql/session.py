@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary, ref
 
 from txnstore.connection import Connection
-from txnstore.core.authorization.rights import read_topics
 from txnstore.core.authorization.rules import Authorization
-from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.phrases import some
@@ -22,9 +19,9 @@ from txnstore.read.expired import judged
 from txnstore.segment.schema import schema_from_text
 from txnstore.snapshot import Snapshot
 from txnstore.sql.access import Access, lock, open_database
-from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
+from txnstore.sql.filesystem import SegmentFileSystem
 from txnstore.sql.interrupts import raise_interrupt
-from txnstore.sql.planning import inspected, inspection_files, inspection_views, not_shown, plan_topic, refused
+from txnstore.sql.planning import TopicPlan, inspected, inspection_files, inspection_views, not_shown, plan_topic
 from txnstore.sql.statements import names_in, quoting_advice
 from txnstore.sql.types import quote
 from txnstore.sql.views import view_names
@@ -42,37 +39,6 @@ _OWN_TABLE = re.compile(r'\nDid you mean "(?:\w+\.)?(?:pg|duckdb|sqlite|pragma)_
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 
-@dataclass(frozen=True, slots=True)
-class _SnapshotPlan:
-    """The views of a snapshot by name, the topics of those that show one, and the files that they read.
-
-    Attributes:
-        rules: The rules by which they were planned.
-    """
-
-    rules: Authorization
-    views: dict[str, str] = field(default_factory=dict)
-    topics: dict[str, CatalogTopic] = field(default_factory=dict)
-    files: dict[str, VirtualFile] = field(default_factory=dict)
-    refused: list[tuple[str, TxnStoreError]] = field(default_factory=list)
-    segments: list[str] = field(default_factory=list)
-
-    def leave_out(self, tables: Container[str]) -> None:
-        """Show no topic that has the name of one of these tables, which the user of the database has created."""
-        for name in [name for name in self.topics if name.lower() in tables]:
-            del self.views[name]
-            topic = self.topics.pop(name).name
-            _LOG.warning("topic not shown: the DuckDB connection has a table of its name", extra={"topic": topic})
-
-    def refuse(self, name: str, error: Exception) -> None:
-        """Show instead of a topic why DuckDB refuses its view."""
-        topic = self.topics.pop(name)
-        topic_plan = refused(topic, not_shown(topic, error))
-        self.views[name] = topic_plan.select
-        if topic_plan.refused is not None:
-            self.refused.append(topic_plan.refused)
-
-
 class Session:
     """An in-memory database with the views of a store at one isolation level.
 
@@ -87,7 +53,6 @@ class Session:
         self.number = secrets.randbits(62)
         self._files = ref(files)
         self._views: dict[str, str] = {}
-        self._segments: list[str] = []
         self._rules: Authorization | None = None
         self._lock = ForkLock()
         files.owner = self
@@ -96,54 +61,59 @@ class Session:
     def show(self, database: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
         """Moves all views to the snapshot in one transaction: no query sees views of two snapshots."""
         with self._lock.own:
-            self._show(database, self._plan(snapshot))
-
-    def _show(self, database: duckdb.DuckDBPyConnection, plan: _SnapshotPlan) -> None:
-        files = self.files
-        files.add(plan.files)
-        if plan.rules is not self._rules:  # Files of a topic that may not be read any more.
-            files.forget_earlier()
-        while True:
-            for path, reason in plan.refused:
-                files.refuse(path, reason)
-            failure = self._replace_views(database, plan)
-            if failure is None:
-                break
-            plan.refuse(*failure)
-        self._views, self._segments, self._rules = plan.views, plan.segments, plan.rules
+            rules, view, files = self.connection.authorization, snapshot.view, self.files
+            names, plans = view_names(view), dict[str, TopicPlan]()
+            for topic in view.sorted_topics():
+                plans[quote(names[topic.name])] = plan_topic(self.connection, topic, view, self.isolation)
+            folder = f"state/{view.sequence}"
+            added = {path: file for plan in plans.values() for path, file in plan.files.items()}
+            files.add(added | inspection_files(folder, self.connection, view))
+            if rules is not self._rules:  # Files of a topic that may not be read any more.
+                files.forget_earlier()
+            own = _own_tables(database)
+            for name in [name for name in plans if name.lower() in own]:
+                topic = plans.pop(name).topic
+                _LOG.warning(
+                    "topic not shown: the DuckDB connection has a table of its name", extra={"topic": topic.name}
+                )
+            inspection = inspection_views(inspected(folder, view, self.isolation, self.number))
+            while True:
+                views = {name: plan.select for name, plan in plans.items()} | inspection
+                files.refuse(plan.refused for plan in plans.values() if plan.refused is not None)
+                failure = self._replace_views(database, views, own)
+                if failure is None:
+                    break
+                name, error = failure
+                if name not in plans:
+                    raise error
+                plans[name] = not_shown(plans[name].topic, error)
+            self._views, self._rules = views, rules
 
     def _replace_views(
-        self, database: duckdb.DuckDBPyConnection, plan: _SnapshotPlan
+        self, database: duckdb.DuckDBPyConnection, views: Mapping[str, str], own: Container[str]
     ) -> tuple[str, duckdb.Error] | None:
-        """Replace all views in a transaction; or none, and return the view of a topic that DuckDB refuses, and why."""
+        """Replace all views in a transaction; or none, and return the view that DuckDB refuses, and why."""
         import duckdb
 
-        own = _own_tables(database)
-        plan.leave_out(own)
-        removed = sorted(name for name in self._views.keys() - plan.views.keys() if name.lower() not in own)
+        removed = sorted(name for name in self._views.keys() - views.keys() if name.lower() not in own)
         statements = [("", f"DROP VIEW IF EXISTS {name}") for name in removed]
         statements += [
             (name, f"CREATE OR REPLACE VIEW {name} AS {select}")
-            for name, select in plan.views.items()
+            for name, select in views.items()
             if self._views.get(name) != select
         ]
         # A cursor, because the connection itself may have an unfinished result. Closing it early rolls back.
-        cursor = database.cursor()
         creating = ""
-        try:
-            with self.files.planning():
+        with database.cursor() as cursor, self.files.planning():
+            try:
                 cursor.execute("BEGIN")
                 for name, statement in statements:
                     creating = name
                     cursor.execute(statement)
                 cursor.execute("COMMIT")
-        except duckdb.Error as error:
-            raise_interrupt(error)
-            if creating not in plan.topics:
-                raise
-            return creating, error
-        finally:
-            cursor.close()
+            except duckdb.Error as error:
+                raise_interrupt(error)
+                return creating, error
         return None
 
     def damaged(self, error: Exception) -> TxnStoreError | None:
@@ -160,17 +130,13 @@ class Session:
         """
         import duckdb
 
-        message, files = str(error), self.files
-        if not files.is_local:
+        if not self.files.is_local:
             return None
-        suspects = [path for path in self._segments if path.partition("/")[2] in message]
-        if not suspects and type(error) is duckdb.Error:
-            suspects = self._segments
-        for path in suspects:
-            segment = files.segment(path)
+        segments = self.files.segments()
+        suspects = [segment for segment in segments if segment.described.key in str(error)]
+        for segment in suspects or (segments if type(error) is duckdb.Error else []):
             try:
-                if segment is not None:
-                    segment.load()
+                segment.load()
             except TxnStoreError as damage:
                 return damage
         return None
@@ -210,25 +176,6 @@ class Session:
             msg = "the DuckDB connection is closed"
             raise InvalidConfigError(msg)
         return files
-
-    def _plan(self, snapshot: Snapshot) -> _SnapshotPlan:
-        """The views and files of a snapshot."""
-        view = snapshot.view
-        plan = _SnapshotPlan(self.connection.authorization)
-        names = view_names(view)
-        for topic in view.sorted_topics():
-            refusal = self.connection.refusal(read_topics([topic.name]))
-            topic_plan = plan_topic(self.connection, topic, view, self.isolation, refusal)
-            name = quote(names[topic.name])
-            plan.views[name], plan.topics[name] = topic_plan.select, topic
-            plan.segments.extend(topic_plan.segments)
-            plan.files.update(topic_plan.files)
-            if topic_plan.refused is not None:
-                plan.refused.append(topic_plan.refused)
-        folder = f"state/{view.sequence}"
-        plan.files.update(inspection_files(folder, self.connection, view))
-        plan.views.update(inspection_views(inspected(folder, view, self.isolation, self.number)))
-        return plan
 
 
 def _own_tables(database: duckdb.DuckDBPyConnection) -> set[str]:
@@ -299,12 +246,13 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
     import duckdb
 
     session = session_of(database)
-    session.files.take_damage()
+    files = session.files
+    files.take_damage()
     try:
         yield
     except duckdb.Error as error:
-        session.files.raise_interrupt(error)
-        damage = session.files.take_damage() or session.damaged(error)
+        raise_interrupt(error)
+        damage = files.take_damage() or session.damaged(error)
         if damage is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
             raise judged(session.connection, damage) from damage.__cause__

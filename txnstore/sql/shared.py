@@ -3,7 +3,8 @@
 Views in it are never replaced or dropped: each state of a topic that a query reads gets a view in a schema of its own,
 and each call gets a cursor whose search path lists the schemas of the topics that the query names. So a relation shows
 its snapshot however often it is evaluated, a topic that has not changed costs nothing, and topics that a query does not
-name are not planned. The schema ``txn`` exists once; its views read the files that a variable of the cursor names.
+name are not planned. The schema ``txn`` exists once, from the first query of it on; its views read the files that a
+variable of the cursor names.
 
 Once most of a database is outdated, the next call begins a new one. So does the first call after a change of the rules,
 because the views of a topic that may not be read any more stay in the database. Cursors and relations own the database
@@ -17,15 +18,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from txnstore.connection import Connection
-from txnstore.core.authorization.rights import read_topics
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
-from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.sql.access import Access, open_database
 from txnstore.sql.content import ContentCache
@@ -33,7 +32,6 @@ from txnstore.sql.filesystem import SegmentFileSystem
 from txnstore.sql.interrupts import raise_interrupt
 from txnstore.sql.planning import (
     InspectedSnapshot,
-    empty_inspection_files,
     inspected,
     inspection_files,
     inspection_views,
@@ -62,26 +60,10 @@ TEXT_CHARACTERS = 4096
 _SHOWN = "txn shown"
 
 
-@dataclass(slots=True)
-class Work:
-    """The counters of a :class:`SharedDatabase`.
-
-    Attributes:
-        databases: The number of databases that were created.
-        planned: The number of times that a topic was planned.
-        created: The number of views of topics that were created.
-    """
-
-    databases: int = 0
-    planned: int = 0
-    created: int = 0
-
-
 class SharedDatabase:
     """The shared database of one open store in one process, with one kind of access. Thread-safe."""
 
     def __init__(self, access: Access) -> None:
-        self.work = Work()
         self._access = access
         self._lock = ForkLock()
         self._database: _Database | None = None
@@ -109,7 +91,7 @@ class SharedDatabase:
         with self._lock.own:
             database, rules = self._database, connection.authorization
             if database is None or database.rules is not rules or database.is_outdated():
-                database = self._database = _Database(self.work, connection, self._access, rules)
+                database = self._database = _Database(connection, self._access, rules)
             try:
                 names = database.names(query)
                 if names is None:
@@ -120,12 +102,6 @@ class SharedDatabase:
                 raise_interrupt(error)
                 return None
             return cursor
-
-    def raise_interrupt(self, error: BaseException) -> None:
-        """Raise the interrupt (Ctrl-C) of this thread that DuckDB reported as an error of its own, if there was one."""
-        database = self._database
-        if database is not None:
-            database.files.raise_interrupt(error)
 
     def release(self) -> None:
         """Release the database; relations that were created in it stay valid."""
@@ -163,15 +139,11 @@ class _TopicView:
 class _Database:
     """An in-memory database whose views never change; only used under the lock of its :class:`SharedDatabase`."""
 
-    def __init__(self, work: Work, connection: Connection, access: Access, rules: Authorization) -> None:
-        work.databases += 1
-        self._work = work
+    def __init__(self, connection: Connection, access: Access, rules: Authorization) -> None:
         #: The rules by which its topics may be read.
         self.rules = rules
         self.files = SegmentFileSystem(connection.objects, access, ContentCache(CACHE_BYTES))
         self.main = open_database(self.files, access)
-        self.files.add(empty_inspection_files(_folder(0)))
-        self.main.execute(_inspection_statements())
         #: The view of the store that the last call showed.
         self._view: View | None = None
         #: Its topics by the lower-case names of their views, each with that name as it is written.
@@ -263,11 +235,9 @@ class _Database:
         seen: tuple[object, ...],
     ) -> _TopicView:
         assert self._view is not None
-        self._work.planned += 1
-        refusal = connection.refusal(read_topics([topic.name]))
-        plan = plan_topic(connection, topic, self._view, isolation, refusal)
+        plan = plan_topic(connection, topic, self._view, isolation)
         if plan.refused is not None:
-            self.files.refuse(*plan.refused)
+            self.files.refuse([plan.refused])
         self.files.keep(plan.files)
         schema = self._schemas.get((view_name, plan.select))
         if schema is None:
@@ -277,7 +247,6 @@ class _Database:
                     f"CREATE SCHEMA IF NOT EXISTS {schema}; "
                     f"CREATE OR REPLACE VIEW {schema}.{quote(view_name)} AS {plan.select}",
                 )
-            self._work.created += 1
             self._written += plan.size
             self._schemas[view_name, plan.select] = schema
         return _TopicView(schema, plan.size, seen)
@@ -287,9 +256,12 @@ class _Database:
     ) -> None:
         if self._inspected is not view:
             self._states += 1
-            self._inspected = view
-            self.files.add(inspection_files(_folder(self._states), connection, view))
-        cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(self._states), view, isolation)}")
+            self.files.keep(inspection_files(_folder(self._states), connection, view))
+        shown = f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(self._states), view, isolation)}"
+        if self._inspected is None:  # DuckDB binds a view when it is created, so the variable must have a value.
+            self.main.execute(";\n".join([shown, *_inspection_statements()]))
+        self._inspected = view
+        cursor.execute(shown)
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
@@ -311,7 +283,7 @@ def _variable(folder: str, view: View, isolation: Isolation) -> str:
     )
 
 
-def _inspection_statements() -> str:
+def _inspection_statements() -> list[str]:
     """The statements that create the schema ``txn``, whose views show what the variable of a cursor selects."""
     variable = f"getvariable({literal(_SHOWN)})"
     selected = InspectedSnapshot(
@@ -321,42 +293,12 @@ def _inspection_statements() -> str:
         isolation=f"{variable}.isolation",
         heads=f"{variable}.heads",
     )
-    statements = [
-        "CREATE SCHEMA txn",
-        # DuckDB binds a view when it is created, so the variable must have a value of its type.
-        f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(0), View((State(),)), Isolation.READ_COMMITTED)}",
-        *(f"CREATE VIEW {name} AS {select}" for name, select in inspection_views(selected).items()),
+    return [
+        "CREATE SCHEMA IF NOT EXISTS txn",
+        *(f"CREATE OR REPLACE VIEW {name} AS {select}" for name, select in inspection_views(selected).items()),
     ]
-    return ";\n".join(statements)
 
 
 def shared_database(connection: Connection, access: Access = Access()) -> SharedDatabase:  # noqa: B008 - immutable
     """Return the shared database of an open store."""
     return connection.cached(access, lambda: SharedDatabase(access))
-
-
-def run_shared(
-    connection: Connection, query: str, params: object, isolation: Isolation, view: View, access: Access
-) -> tuple[duckdb.DuckDBPyConnection, Any] | None:
-    """Runs a query in the shared database.
-
-    Returns:
-        The cursor and the relation; None if the query did not run. A query that DuckDB refuses must run in a database
-        of its own, which raises the same error, or has the views that the text of the query did not name.
-
-    Raises:
-        InvalidConfigError: The query would have no effect.
-    """
-    import duckdb
-
-    if not access.shared:
-        return None
-    database = shared_database(connection, access)
-    cursor = database.cursor(connection, query, isolation, view)
-    if cursor is None:
-        return None
-    try:
-        return cursor, cursor.sql(query, params=params)
-    except duckdb.Error as error:
-        database.raise_interrupt(error)
-        return None

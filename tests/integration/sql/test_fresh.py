@@ -13,13 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import requests
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill, values
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
+from txnstore.read.rows import RowPlan
+from txnstore.read.sharing import SharedSegments
 from txnstore.sql import combined_files, read_table
+from txnstore.sql.views import shown_columns
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -264,15 +268,13 @@ def test_many_fresh_rows_are_several_files_of_which_a_commit_changes_the_last(
 ) -> None:
     monkeypatch.setattr(combined_files, "FILE_BYTES", 8_000)
     store.create_topic("orders", partitions=3)
-    topic = connection_of(store).view().topics["orders"]
     paths: list[list[str]] = []
     for number in itertools.count():
         fill(store, "orders", transactions=1, first=number)
-        files = combined_files.combined_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
-        for file in files.values():
-            assert stored_bytes(file.slices) <= 8_000
-        paths.append(list(files))
-        if len(files) == 4:
+        plan = fresh_plan(store)
+        assert all(stored_bytes(run) <= 8_000 for run in combined_files.runs(plan.slices))
+        paths.append(paths_of(plan))
+        if len(paths[-1]) == 4:
             break
     for before, after in itertools.pairwise(paths):
         assert after[: len(before) - 1] == before[:-1]
@@ -280,8 +282,16 @@ def test_many_fresh_rows_are_several_files_of_which_a_commit_changes_the_last(
     with store.duckdb() as con:
         assert assert_equals_scan(store, con, "orders") == len(paths) * 8
     monkeypatch.setattr(combined_files, "FILE_SLICES", 2)
-    files = combined_files.combined_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
-    assert max(len(file.slices) for file in files.values()) == 2
+    assert max(map(len, combined_files.runs(plan.slices))) == 2
+
+
+def fresh_plan(store: Store) -> RowPlan:
+    topic = connection_of(store).view().topics["orders"]
+    return RowPlan(shown_columns(topic), tuple(store.scan("orders").plan()))
+
+
+def paths_of(plan: RowPlan) -> list[str]:
+    return list(combined_files.combined_files(plan, SharedSegments(MemoryStore(), InlineExecutor)))
 
 
 def stored_bytes(slices: Iterable[Slice]) -> int:
@@ -303,9 +313,7 @@ def test_a_file_decodes_no_more_than_its_bound_of_segments_that_are_mostly_delet
     parts = store.scan("orders").plan()
     bound = 3 * max(part.batch.segment.size for part in parts)
     monkeypatch.setattr(combined_files, "FILE_BYTES", bound)
-    topic = connection_of(store).view().topics["orders"]
-    files = combined_files.combined_files(topic, parts, None).values()  # type: ignore[arg-type]
-    assert [stored_bytes(file.slices) <= bound for file in files] == [True] * 4
+    assert [stored_bytes(run) <= bound for run in combined_files.runs(parts)] == [True] * 4
     with store.duckdb() as con:
         assert assert_equals_scan(store, con, "orders") == 10
 
@@ -323,9 +331,8 @@ def test_a_file_is_named_by_its_rows(store: Store) -> None:
     assert store.sql(query).to_arrow_table().to_pylist()[0].keys() == {
         "_topic", "_partition", "_offset", "_timestamp", "m", "n",
     }  # fmt: skip
-    topic = connection_of(store).view().topics["orders"]
-    parts = store.scan("orders").plan()
-    cut = [replace(part, start=part.start + 1) for part in parts]
+    plan = fresh_plan(store)
+    topic, cut = plan.columns.topic, tuple(replace(part, start=part.start + 1) for part in plan.slices)
     topics = [topic, replace(topic, version=topic.version + 1)]
-    names = {name for each in topics for run in (parts, cut) for name in combined_files.combined_files(each, run, None)}  # type: ignore[arg-type]
-    assert len(names) == 4
+    plans = [RowPlan(shown_columns(each), run) for each in topics for run in (plan.slices, cut)]
+    assert len({path for each in plans for path in paths_of(each)}) == 4

@@ -122,6 +122,20 @@ def test_damaged_copy_of_a_file_with_its_times_is_found(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("own_objects")
+def test_what_duckdb_reads_through_txnstore_is_always_compared(store: Store) -> None:
+    """As on other storage: in a sandbox, and of a read-only store."""
+    damaged = segments(store)[0]
+    data = bytearray(damaged.read_bytes())
+    data[10] ^= 1
+    damaged.write_bytes(data)
+    assert store.sql(COUNT, checksums=False).fetchall()[0][0] == 16
+    with open_store(store.url, read_only=True) as reader:
+        for opened, sandbox in ((store, True), (reader, False)):
+            with pytest.raises(CorruptionError, match=damaged.name):
+                read_table(connection_of(opened), COUNT, sandbox=sandbox, checksums=False)
+
+
+@pytest.mark.usefixtures("own_objects")
 def test_interrupt_of_a_check_is_an_interrupt(store: Store) -> None:
     """DuckDB reports an interrupt in a file system as an error of its own."""
 

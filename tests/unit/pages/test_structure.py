@@ -195,7 +195,6 @@ CHANGING = {
     "StreamUploaded",
     "Traffic",
     "Uploaded",
-    "Work",
     "_Buffer",
     "_StepBuilder",
     "_ContentSummary",

@@ -27,7 +27,7 @@ from txnstore.read.readahead import read_ahead
 from txnstore.read.rows import Columns, RowPlan
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.schema import TIMESTAMP
-from txnstore.sql.combined_files import CombinedFile
+from txnstore.sql.combined_files import combined_files
 from txnstore.sql.views import shown_columns, topic_select
 from txnstore.storage.local import LocalStore
 
@@ -55,8 +55,9 @@ def together(objects: LocalStore, topic: CatalogTopic, slices: Sequence[Slice]) 
 
 def fresh(objects: LocalStore, topic: CatalogTopic, slices: Sequence[Slice]) -> list[Row]:
     """As SQL reads what is in entries."""
-    data = CombinedFile(topic, slices, SharedSegments(objects, InlineExecutor)).load()
-    return _rows(pa.parquet.read_table(pa.BufferReader(data)))
+    plan = RowPlan(shown_columns(topic), tuple(slices))
+    [file] = combined_files(plan, SharedSegments(objects, InlineExecutor)).values()
+    return _rows(pa.parquet.read_table(pa.BufferReader(file.load())))
 
 
 def sql(objects: LocalStore, topic: CatalogTopic, slices: Sequence[Slice]) -> list[Row]:
