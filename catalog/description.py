@@ -84,6 +84,6 @@ class Topic:
         try:
             schema = self.schema
             parts += [f"columns={schema.names}"] if schema is not None else []
-        except CorruptionError as error:  # The others of a list are to be seen.
+        except CorruptionError as error:  # A list of topics must show the others.
             parts.append(f"columns=<{error}>")
         return f"Topic({', '.join(parts)})"

@@ -31,8 +31,8 @@ __all__ = [
 #: the Arrow format 125, and DuckDB takes seconds for a query on lists 24 deep.
 MAX_DEPTH = 16
 
-#: Replacements, for the error message, of types that one of the engines does not support.
-_INSTEAD = (
+#: The replacements that errors suggest for types that an engine does not support.
+_REPLACEMENTS = (
     (pt.is_unsigned_integer, "a signed integer"),
     (pt.is_float16, "float32"),
     (pt.is_date64, "date32"),
@@ -50,7 +50,7 @@ _INSTEAD = (
 )
 
 #: The types that each type may be widened to.
-_WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+_WIDER_TYPES: dict[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
     pa.int16(): (pa.int32(), pa.int64()),
     pa.int32(): (pa.int64(),),
@@ -134,34 +134,34 @@ def evolve_schema(old: pa.Schema, new: pa.Schema, key: str | None = None) -> Non
     problems = [
         f"column {name!r} {problem}"
         for name in dict.fromkeys([*old.names, *new.names])
-        if (problem := _change(old, new, name, key)) is not None
+        if (problem := _change_problem(old, new, name, key)) is not None
     ]
     if problems:
         raise SchemaMismatchError(f"{'; '.join(problems)}; {_ALLOWED_CHANGES}")
 
 
-def _change(old: pa.Schema, new: pa.Schema, name: str, key: str | None) -> str | None:
-    """Why a column cannot change as it does between two schemas; None if it can."""
+def _change_problem(old: pa.Schema, new: pa.Schema, name: str, key: str | None) -> str | None:
+    """The reason why a column cannot change as it does between two schemas; None if it can."""
     if name not in old.names:
         return None if new.field(name).nullable else "is new and not null, but existing rows do not have it"
     if name not in new.names:
         return "cannot be dropped"
-    before, after = old.field(name), new.field(name)
-    if before.nullable and not after.nullable:
+    old_field, new_field = old.field(name), new.field(name)
+    if old_field.nullable and not new_field.nullable:
         return "cannot become not null, because existing rows may contain a null"
-    if not is_wider(before.type, after.type):
-        return f"cannot change from {before.type} to {after.type}"
-    if name == key and pt.is_primitive(before.type) and before.type != after.type:
-        return f"is the key and cannot change from {before.type} to {after.type}"
+    if not is_wider(old_field.type, new_field.type):
+        return f"cannot change from {old_field.type} to {new_field.type}"
+    if name == key and pt.is_primitive(old_field.type) and old_field.type != new_field.type:
+        return f"is the key and cannot change from {old_field.type} to {new_field.type}"
     return None
 
 
 def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether a column may change from one type to another, or is of the same."""
-    if old == new or new in _WIDER.get(old, ()):
+    """Whether a column may change from one type to another, or keeps its type."""
+    if old == new or new in _WIDER_TYPES.get(old, ()):
         return True
-    decimals = pt.is_decimal128(old) and pt.is_decimal128(new)
-    return bool(decimals and old.scale == new.scale and old.precision < new.precision)
+    are_decimals = pt.is_decimal128(old) and pt.is_decimal128(new)
+    return bool(are_decimals and old.scale == new.scale and old.precision < new.precision)
 
 
 def _check_column(
@@ -187,8 +187,8 @@ def _check_names(path: str, fields: Iterable[pa.Field]) -> None:
             raise SchemaMismatchError(f"column {path}'' has no name")
         if name.lower() in names:
             other = names[name.lower()]
-            same = "is a duplicate" if other == name else f"differs from {path + other!r} in case only"
-            raise SchemaMismatchError(f"column {path + name!r} {same}")
+            problem = "is a duplicate" if other == name else f"differs from {path + other!r} in case only"
+            raise SchemaMismatchError(f"column {path + name!r} {problem}")
         names[name.lower()] = name
 
 
@@ -218,7 +218,7 @@ def _check_type(path: str, data_type: pa.DataType) -> None:
     elif pt.is_list(data_type):
         _check_nested(path, "item", data_type.value_field)
     elif not is_plain(data_type):
-        raise SchemaMismatchError(f"column {path!r} cannot be of type {data_type}; use {_instead(data_type)}")
+        raise SchemaMismatchError(f"column {path!r} cannot be of type {data_type}; use {_replacement(data_type)}")
 
 
 def _check_struct(path: str, data_type: pa.DataType) -> None:
@@ -235,8 +235,8 @@ def _check_nested(path: str, name: str, field: pa.Field) -> None:
     _check_type(f"{path}.{name}", field.type)
 
 
-def _instead(data_type: pa.DataType) -> str:
+def _replacement(data_type: pa.DataType) -> str:
     """The type to suggest instead of an unsupported one."""
     if pt.is_timestamp(data_type):
         return "timestamp('us', 'UTC') or timestamp('ms', 'UTC'), or one of them without a zone"
-    return next((better for test, better in _INSTEAD if test(data_type)), "a plain, list, struct or map type")
+    return next((better for test, better in _REPLACEMENTS if test(data_type)), "a plain, list, struct or map type")

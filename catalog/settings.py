@@ -23,10 +23,10 @@ from txnstore.segment.codec import COMPRESSIONS, check_format
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
-#: All processes that follow the chain read its entries, so large ones would cost all readers.
-_INLINE_MAX = 1 << 20
-#: Much larger segments are read by parts, for which they have to be objects.
-_OWN_MAX = 4 << 20
+#: The largest ``inline.bytes``: all processes that follow the chain read its entries, so large ones cost all of them.
+_MAX_INLINE_BYTES = 1 << 20
+#: The largest ``segment.own.bytes``: larger segments are read in parts, which need an object of their own.
+_MAX_OWN_BYTES = 4 << 20
 _DAY_MS = 24 * 60 * 60 * 1000
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -41,8 +41,8 @@ class Setting:
     Attributes:
         name: The name, Kafka's where Kafka has it.
         default: The default; the module names those that differ from Kafka's.
-        parse: Converts a given value, or raises ``ValueError`` with a description of allowed values.
-        help: What it means.
+        parse: Converts a value, or raises ``ValueError`` with a description of allowed values.
+        help: The meaning.
         type: Its type in Kafka's protocol, which DescribeConfigs shows.
     """
 
@@ -58,7 +58,7 @@ class Setting:
         return self.name.replace(".", "_")
 
 
-def _integer(low: int, high: int) -> Callable[[object], int]:
+def _integer_parser(low: int, high: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         text = str(value).strip() if isinstance(value, int | str) and not isinstance(value, bool) else ""
         if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
@@ -68,7 +68,7 @@ def _integer(low: int, high: int) -> Callable[[object], int]:
     return parse
 
 
-def _fraction(value: object) -> float:
+def _parse_fraction(value: object) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def _fraction(value: object) -> float:
     return number
 
 
-def _one_of(*allowed: str) -> Callable[[object], str]:
+def _choice_parser(*allowed: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in allowed:
             raise ValueError(f"one of {', '.join(allowed)}")
@@ -87,15 +87,15 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
-def _cleanup_policy(value: object) -> frozenset[str]:
-    """The policies; none means that nothing is ever removed, as in Kafka."""
+def _parse_cleanup_policy(value: object) -> frozenset[str]:
+    """Parse the policies; without any, nothing is ever removed, as in Kafka."""
     items: Iterable[object]
     if isinstance(value, str):
         items = value.split(",") if value.strip() else ()
     elif isinstance(value, list | tuple | set | frozenset):
         items = value
     else:
-        items = (value,)  # No string: refused below.
+        items = (value,)  # Refused below, for it is no string.
     policies: set[str] = set()
     for item in items:
         if not isinstance(item, str) or item.strip() not in ("compact", "delete"):
@@ -104,7 +104,7 @@ def _cleanup_policy(value: object) -> frozenset[str]:
     return frozenset(policies)
 
 
-def _flag(*allowed: str) -> Callable[[object], str]:
+def _flag_parser(*allowed: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         text = str(value).strip().lower()
         if text not in allowed:
@@ -114,7 +114,7 @@ def _flag(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
-def _texts(value: object) -> str:
+def _parse_list(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("a list of texts, separated by commas")
     return ",".join(item.strip() for item in value.split(",") if item.strip())
@@ -128,90 +128,122 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "cleanup.policy",
         frozenset({"delete"}),
-        _cleanup_policy,
+        _parse_cleanup_policy,
         "delete: retention and delete_records apply; compact: keep the newest record of each key; empty: neither",
         "LIST",
     ),
-    Setting("retention.ms", -1, _integer(-1, _LONG_MAX), "age after which records are deleted; -1: never", "LONG"),
+    Setting(
+        "retention.ms", -1, _integer_parser(-1, _LONG_MAX), "age after which records are deleted; -1: never", "LONG"
+    ),
     Setting(
         "retention.bytes",
         -1,
-        _integer(-1, _LONG_MAX),
+        _integer_parser(-1, _LONG_MAX),
         "size of a partition above which its oldest records are deleted; -1: no limit",
         "LONG",
     ),
-    Setting("delete.retention.ms", _DAY_MS, _integer(0, _LONG_MAX), "how long a compaction keeps a tombstone", "LONG"),
-    Setting("min.compaction.lag.ms", 0, _integer(0, _LONG_MAX), "records younger than this are not compacted", "LONG"),
     Setting(
-        "max.compaction.lag.ms", _LONG_MAX, _integer(1, _LONG_MAX), "records older than this are compacted", "LONG"
+        "delete.retention.ms", _DAY_MS, _integer_parser(0, _LONG_MAX), "how long a compaction keeps a tombstone", "LONG"
     ),
     Setting(
-        "min.cleanable.dirty.ratio", 0.5, _fraction, "share of uncompacted bytes that starts a compaction", "DOUBLE"
+        "min.compaction.lag.ms", 0, _integer_parser(0, _LONG_MAX), "records younger than this are not compacted", "LONG"
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        _LONG_MAX,
+        _integer_parser(1, _LONG_MAX),
+        "records older than this are compacted",
+        "LONG",
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        _parse_fraction,
+        "share of uncompacted bytes that starts a compaction",
+        "DOUBLE",
     ),
     Setting(
         "message.timestamp.type",
         "CreateTime",
-        _one_of("CreateTime", "LogAppendTime"),
+        _choice_parser("CreateTime", "LogAppendTime"),
         "whether _timestamp is the record's own time (CreateTime) or that of its commit (LogAppendTime)",
     ),
     Setting(
-        "max.message.bytes", 1_048_588, _integer(0, _INT_MAX), "the largest record, key and headers included", "INT"
+        "max.message.bytes",
+        1_048_588,
+        _integer_parser(0, _INT_MAX),
+        "the largest record, key and headers included",
+        "INT",
     ),
     Setting(
-        "segment.bytes", 1 << 30, _integer(14, _INT_MAX), "target size of a segment that a compaction writes", "INT"
+        "segment.bytes",
+        1 << 30,
+        _integer_parser(14, _INT_MAX),
+        "target size of a segment that a compaction writes",
+        "INT",
     ),
     Setting(
         "inline.bytes",
         64 << 10,
-        _integer(0, _INLINE_MAX),
+        _integer_parser(0, _MAX_INLINE_BYTES),
         "up to this size, all records of a commit are written into its entry of the chain; 0: never",
         "INT",
     ),
     Setting(
         "segment.own.bytes",
         256 << 10,
-        _integer(0, _OWN_MAX),
+        _integer_parser(0, _MAX_OWN_BYTES),
         "a flush uploads its batches below this size together, in one segment; 0: each in one of its own",
         "INT",
     ),
-    Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "format of new segments"),
-    Setting(TABLE_FORMAT, "none", _one_of("none", "iceberg"), "iceberg: the topic is published as an Iceberg table"),
+    Setting("segment.format", "parquet", _choice_parser(*COMPRESSIONS), "format of new segments"),
+    Setting(
+        TABLE_FORMAT, "none", _choice_parser("none", "iceberg"), "iceberg: the topic is published as an Iceberg table"
+    ),
     Setting(
         "compression.type",
         "zstd",
-        _one_of("zstd", "lz4", "snappy", "gzip", "uncompressed", "producer"),
+        _choice_parser("zstd", "lz4", "snappy", "gzip", "uncompressed", "producer"),
         "compression of new segments; producer means zstd",
     ),
 )
 
 #: Settings of Kafka that have no effect without brokers, replicas and local files, with Kafka's defaults. Clients of
-#: Kafka set them, so gateways take them: they are stored and shown. All else refuses them by name, as :data:`_REMOVED`.
+#: Kafka set them, so gateways store and show them. Other callers get an error, as for :data:`_REMOVED`.
 INERT: tuple[Setting, ...] = (
-    Setting("compression.gzip.level", -1, _integer(-1, 9), "no effect", "INT"),
-    Setting("compression.lz4.level", 9, _integer(1, 17), "no effect", "INT"),
-    Setting("compression.zstd.level", 3, _integer(-131_072, 22), "no effect", "INT"),
-    Setting("file.delete.delay.ms", 60_000, _integer(0, _LONG_MAX), "no effect: a vacuum deletes objects", "LONG"),
-    Setting("flush.messages", _LONG_MAX, _integer(1, _LONG_MAX), "no effect: a commit is stored at once", "LONG"),
-    Setting("flush.ms", _LONG_MAX, _integer(0, _LONG_MAX), "no effect: a commit is stored at once", "LONG"),
-    Setting("follower.replication.throttled.replicas", "", _texts, "no effect: there are no replicas", "LIST"),
-    Setting("index.interval.bytes", 4_096, _integer(0, _INT_MAX), "no effect: segments have no offset index", "INT"),
-    Setting("leader.replication.throttled.replicas", "", _texts, "no effect: there are no replicas", "LIST"),
-    Setting("local.retention.bytes", -2, _integer(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
-    Setting("local.retention.ms", -2, _integer(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
-    Setting("message.timestamp.after.max.ms", _LONG_MAX, _integer(0, _LONG_MAX), "no effect", "LONG"),
-    Setting("message.timestamp.before.max.ms", _LONG_MAX, _integer(0, _LONG_MAX), "no effect", "LONG"),
-    Setting("min.insync.replicas", 1, _integer(1, _INT_MAX), "no effect: there are no replicas", "INT"),
-    Setting("preallocate", "false", _flag("true", "false"), "no effect: there are no local files", "BOOLEAN"),
-    Setting("remote.log.copy.disable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
-    Setting("remote.log.delete.on.disable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
-    Setting("remote.storage.enable", "false", _flag("false"), "no effect: all storage is remote", "BOOLEAN"),
-    Setting("segment.index.bytes", 10 << 20, _integer(4, _INT_MAX), "no effect: segments have no offset index", "INT"),
-    Setting("segment.jitter.ms", 0, _integer(0, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
-    Setting("segment.ms", 7 * _DAY_MS, _integer(1, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
-    Setting("unclean.leader.election.enable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
+    Setting("compression.gzip.level", -1, _integer_parser(-1, 9), "no effect", "INT"),
+    Setting("compression.lz4.level", 9, _integer_parser(1, 17), "no effect", "INT"),
+    Setting("compression.zstd.level", 3, _integer_parser(-131_072, 22), "no effect", "INT"),
+    Setting(
+        "file.delete.delay.ms", 60_000, _integer_parser(0, _LONG_MAX), "no effect: a vacuum deletes objects", "LONG"
+    ),
+    Setting(
+        "flush.messages", _LONG_MAX, _integer_parser(1, _LONG_MAX), "no effect: a commit is stored at once", "LONG"
+    ),
+    Setting("flush.ms", _LONG_MAX, _integer_parser(0, _LONG_MAX), "no effect: a commit is stored at once", "LONG"),
+    Setting("follower.replication.throttled.replicas", "", _parse_list, "no effect: there are no replicas", "LIST"),
+    Setting(
+        "index.interval.bytes", 4_096, _integer_parser(0, _INT_MAX), "no effect: segments have no offset index", "INT"
+    ),
+    Setting("leader.replication.throttled.replicas", "", _parse_list, "no effect: there are no replicas", "LIST"),
+    Setting("local.retention.bytes", -2, _integer_parser(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
+    Setting("local.retention.ms", -2, _integer_parser(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
+    Setting("message.timestamp.after.max.ms", _LONG_MAX, _integer_parser(0, _LONG_MAX), "no effect", "LONG"),
+    Setting("message.timestamp.before.max.ms", _LONG_MAX, _integer_parser(0, _LONG_MAX), "no effect", "LONG"),
+    Setting("min.insync.replicas", 1, _integer_parser(1, _INT_MAX), "no effect: there are no replicas", "INT"),
+    Setting("preallocate", "false", _flag_parser("true", "false"), "no effect: there are no local files", "BOOLEAN"),
+    Setting("remote.log.copy.disable", "false", _flag_parser("true", "false"), "no effect", "BOOLEAN"),
+    Setting("remote.log.delete.on.disable", "false", _flag_parser("true", "false"), "no effect", "BOOLEAN"),
+    Setting("remote.storage.enable", "false", _flag_parser("false"), "no effect: all storage is remote", "BOOLEAN"),
+    Setting(
+        "segment.index.bytes", 10 << 20, _integer_parser(4, _INT_MAX), "no effect: segments have no offset index", "INT"
+    ),
+    Setting("segment.jitter.ms", 0, _integer_parser(0, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
+    Setting("segment.ms", 7 * _DAY_MS, _integer_parser(1, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
+    Setting("unclean.leader.election.enable", "false", _flag_parser("true", "false"), "no effect", "BOOLEAN"),
 )
 
-#: Settings that Kafka itself has no more.
+#: Settings that Kafka has removed.
 _REMOVED = frozenset(
     {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"},
 )
@@ -254,7 +286,7 @@ class TopicConfig:
 
         Args:
             mapping: The settings.
-            inert: The settings of :data:`INERT` that are taken.
+            inert: The accepted settings of :data:`INERT`.
 
         Raises:
             InvalidConfigError: A name is unknown or a value is not allowed. The message names the setting.
@@ -262,7 +294,7 @@ class TopicConfig:
         values: dict[str, Any] = {}
         explicit: dict[str, str] = {}
         for name in sorted(mapping, key=str):
-            setting = _find(name, inert)
+            setting = _find_setting(name, inert)
             try:
                 value = setting.parse(mapping[name])
             except ValueError as error:
@@ -271,15 +303,15 @@ class TopicConfig:
                 values[setting.attribute] = value
             explicit[setting.name] = text_of(value)
         config = cls(**values, explicit=explicit)
-        config._check_together()
+        config._check_combinations()
         return config
 
     @classmethod
     def from_stored(cls, config: Mapping[str, str]) -> Self:
-        """The settings of a topic of the catalog, which may have been set by a client of a gateway.
+        """Parse the settings of a topic of the catalog, which a client of a gateway may have set.
 
         Raises:
-            CorruptionError: No release has written such settings.
+            CorruptionError: The settings are not ones that a release writes.
         """
         try:
             return cls.from_mapping(config, inert=INERT_NAMES)
@@ -288,11 +320,11 @@ class TopicConfig:
             raise CorruptionError(msg) from error
 
     def to_mapping(self) -> dict[str, str]:
-        """The settings that were set, with Kafka's names; the inverse of :meth:`from_mapping`."""
+        """Return the settings that were set, with Kafka's names; the inverse of :meth:`from_mapping`."""
         return dict(self.explicit)
 
     def effective(self) -> dict[str, str]:
-        """All settings as text, including defaults, in the order of :data:`SETTINGS`; then those without effect."""
+        """Return all settings as text, with defaults, in the order of :data:`SETTINGS`; then those without effect."""
         inert = {name: text for name, text in self.explicit.items() if name in INERT_NAMES}
         return {setting.name: text_of(getattr(self, setting.attribute)) for setting in SETTINGS} | inert
 
@@ -321,7 +353,7 @@ class TopicConfig:
         """The compression, as an argument for :func:`txnstore.segment.codec.encode`."""
         return {"uncompressed": "none", "producer": "zstd"}.get(self.compression_type, self.compression_type)
 
-    def _check_together(self) -> None:
+    def _check_combinations(self) -> None:
         """Check the rules that involve several settings."""
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfigError(
@@ -330,26 +362,26 @@ class TopicConfig:
             )
         check_format(self.segment_format, self.compression)
         if self.has_table and self.segment_format != "parquet":
-            needs = f"{TABLE_FORMAT}={self.table_format} needs segment.format=parquet"
-            msg = f"{needs}: engines of tables read no {self.segment_format}"
+            requirement = f"{TABLE_FORMAT}={self.table_format} needs segment.format=parquet"
+            msg = f"{requirement}: engines of tables read no {self.segment_format}"
             raise InvalidConfigError(msg)
 
 
 def check_setting(name: object, inert: Container[str] = ()) -> None:
     """Raise :class:`InvalidConfigError` for an unknown setting; the message suggests a similar name."""
-    _find(name, inert)
+    _find_setting(name, inert)
 
 
-def _find(name: object, inert: Container[str]) -> Setting:
-    """The setting with this name; raises :class:`InvalidConfigError` if it does not exist."""
+def _find_setting(name: object, inert: Container[str]) -> Setting:
+    """Return the setting with a name; raise :class:`InvalidConfigError` if it does not exist."""
     if isinstance(name, str) and name in _BY_NAME:
         return _BY_NAME[name]
     if isinstance(name, str) and name in INERT_NAMES and name in inert:
         return _INERT_BY_NAME[name]
     if name in INERT_NAMES or name in _REMOVED:
         raise InvalidConfigError(f"{name} is a setting of Kafka that has no meaning in txnstore; remove it")
-    near = difflib.get_close_matches(str(name).replace("_", "."), _BY_NAME, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(_BY_NAME)}"
+    similar = difflib.get_close_matches(str(name).replace("_", "."), _BY_NAME, n=1)
+    hint = f"did you mean {similar[0]}?" if similar else f"the settings are {', '.join(_BY_NAME)}"
     raise InvalidConfigError(f"there is no topic setting {name!r}; {hint}")
 
 

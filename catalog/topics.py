@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: A limit against typing errors: every state of the store contains an item for each partition, also in memory.
+#: A limit against typing errors: each state of the store, also in memory, has an item for each partition.
 MAX_PARTITIONS = 100_000
 
 
@@ -63,16 +63,18 @@ def create_topic(
     """See :meth:`txnstore.Store.create_topic`."""
     topic = new_topic(connection.runtime, name, partitions, schema, key, timestamp, config)
     try:
-        check_place(connection.objects, topic)
+        check_table_location(connection.objects, topic)
     except InvalidConfigError:
-        if topic.name not in connection.view().topics:  # It may have had a table before the store was moved.
+        if (
+            topic.name not in connection.view().topics
+        ):  # An existing topic may have got its table before the store was moved.
             raise
     try:
         created: CatalogTopic = connection.submit(CreateTopic(topic))
     except TopicExistsError:
         if not exist_ok:
             raise
-        return _same_topic(connection.view(refresh=False).find_topic(name), topic)
+        return _check_same_topic(connection.view(refresh=False).find_topic(name), topic)
     _LOG.info("topic created", extra={"topic": topic.name, "partitions": topic.partitions})
     return created
 
@@ -88,15 +90,15 @@ def new_topic(
     *,
     inert: Container[str] = (),
 ) -> CatalogTopic:
-    """A topic to be created, with arguments as :func:`create_topic`, which also says what is raised.
+    """Make a topic to create; arguments and errors are those of :func:`create_topic`.
 
     Args:
-        inert: The settings without effect that are taken; see :data:`~txnstore.catalog.settings.INERT`.
+        inert: The accepted settings without effect; see :data:`~txnstore.catalog.settings.INERT`.
     """
     name = _check_new_name(name)
     partitions = _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
-    settings = _settings(config or {}, timestamp, inert, keyed=schema is None or key is not None)
+    settings = _parse_settings(config or {}, timestamp, inert, has_keys=schema is None or key is not None)
     topic = CatalogTopic(
         name=name,
         topic_id=runtime.new_id(),
@@ -107,10 +109,11 @@ def new_topic(
         config=settings.to_mapping(),
         created_at=runtime.clock(),
     )
-    return _check_table(topic, settings)
+    return _check_table_columns(topic, settings)
 
 
-def _same_topic(existing: CatalogTopic, requested: CatalogTopic) -> CatalogTopic:
+def _check_same_topic(existing: CatalogTopic, requested: CatalogTopic) -> CatalogTopic:
+    """Return an existing topic if it equals the requested one; else raise TopicExistsError."""
     for field in ("partitions", "schema", "key", "timestamp", "config"):
         if getattr(existing, field) != getattr(requested, field):
             counts = f"{existing.partitions} partitions, not {requested.partitions}"
@@ -132,7 +135,7 @@ def alter_topic(
     while True:
         topic = connection.view().find_topic(name)
         altered = altered_topic(topic, partitions, schema, config)
-        check_place(connection.objects, altered, topic)
+        check_table_location(connection.objects, altered, topic)
         try:
             result: CatalogTopic = connection.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
@@ -149,10 +152,10 @@ def altered_topic(
     *,
     inert: Container[str] = (),
 ) -> CatalogTopic:
-    """The next version of a topic, with changes as :func:`alter_topic`, which also says what is raised.
+    """Make the next version of a topic; arguments and errors are those of :func:`alter_topic`.
 
     Args:
-        inert: The settings without effect that are taken, besides those that the topic has.
+        inert: The accepted settings without effect, besides those that the topic has.
     """
     name = topic.name
     changes: dict[str, Any] = {}
@@ -171,28 +174,28 @@ def altered_topic(
                 check_setting(setting, inert)
         merged = {**topic.config, **config}
         remaining = {setting: value for setting, value in merged.items() if value is not None}
-        keyed = topic.schema is None or topic.key is not None
-        taken = [setting for setting in remaining if setting in topic.config or setting in inert]
-        changes["config"] = _settings(remaining, topic.timestamp, taken, keyed=keyed).to_mapping()
+        has_keys = topic.schema is None or topic.key is not None
+        accepted_inert = [setting for setting in remaining if setting in topic.config or setting in inert]
+        changes["config"] = _parse_settings(remaining, topic.timestamp, accepted_inert, has_keys=has_keys).to_mapping()
     altered = replace(topic, version=topic.version + 1, **changes)
-    return _check_table(altered, TopicConfig.from_stored(altered.config))
+    return _check_table_columns(altered, TopicConfig.from_stored(altered.config))
 
 
-def _check_table(topic: CatalogTopic, config: TopicConfig) -> CatalogTopic:
+def _check_table_columns(topic: CatalogTopic, config: TopicConfig) -> CatalogTopic:
     if config.has_table:
         check_columns(topic)
     return topic
 
 
-def check_place(objects: ObjectStore, topic: CatalogTopic, before: CatalogTopic | None = None) -> None:
-    """Raise InvalidConfigError if a topic is to have a table, and engines cannot read the store.
+def check_table_location(objects: ObjectStore, topic: CatalogTopic, old: CatalogTopic | None = None) -> None:
+    """Raise InvalidConfigError if a topic gets a table, and engines cannot read the store.
 
     Args:
         topic: The new version of the topic.
-        before: The version before it, which may have a table: a store can be moved. None: there is none.
+        old: The version before, whose table is not checked again: the store may have been moved. None: a new topic.
     """
-    wanted = topic.config.get(TABLE_FORMAT)
-    if wanted == "iceberg" and (before is None or before.config.get(TABLE_FORMAT) != wanted):
+    table_format = topic.config.get(TABLE_FORMAT)
+    if table_format == "iceberg" and (old is None or old.config.get(TABLE_FORMAT) != table_format):
         location_of(objects)
 
 
@@ -202,11 +205,11 @@ def delete_topic(connection: _Catalog, name: str) -> None:
     _LOG.info("topic deleted", extra={"topic": name})
 
 
-def _settings(
-    config: Mapping[str, object], timestamp: str | None, inert: Container[str], *, keyed: bool
+def _parse_settings(
+    config: Mapping[str, object], timestamp: str | None, inert: Container[str], *, has_keys: bool
 ) -> TopicConfig:
     settings = TopicConfig.from_mapping(config, inert=inert)
-    if settings.compacts and not keyed:
+    if settings.compacts and not has_keys:
         msg = "cleanup.policy includes compact, so the topic needs a key column: create it with key=COLUMN"
         raise InvalidConfigError(msg)
     if settings.append_time and timestamp is not None:
@@ -216,9 +219,9 @@ def _settings(
 
 
 def _check_new_name(name: str) -> str:
-    """The name of a new topic: one of Kafka's, below which the storage accepts objects.
+    """Check the name of a new topic: Kafka's rules, and the storage must accept objects below it.
 
-    Only new topics: one that an older release created can still be read and deleted.
+    Existing topics are not checked, so that one of an older release can still be read and deleted.
     """
     name = check_topic_name(name)
     try:

@@ -22,15 +22,15 @@ from txnstore.segment.schema import PARTITION_FIELD as SEGMENT_PARTITION
 #: The columns that each table has before those of the topic, with their field ids and types.
 PARTITION_ID, OFFSET, TIMESTAMP = "_partition_id", "_offset", "_timestamp"
 PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD = 1, ADDED_IDS[OFFSET], ADDED_IDS[TIMESTAMP]
-_LEADING = (
+_LEADING_FIELDS = (
     (PARTITION_FIELD, PARTITION_ID, "int"),
     (OFFSET_FIELD, OFFSET, "long"),
     (TIMESTAMP_FIELD, TIMESTAMP, "timestamptz"),
 )
 
-#: Columns of some segments that no table shows. They have field ids like columns that a table has no more: pyiceberg
-#: refuses files with a column that has none, and DuckDB reads nulls in all columns of such a file.
-_UNSHOWN = (SEGMENT_PARTITION.name, HORIZON_FIELD.name)
+#: Columns of some segments that no table has. They get field ids like dropped columns: pyiceberg refuses files with a
+#: column that has none, and DuckDB reads nulls in all columns of such a file.
+_HIDDEN_COLUMNS = (SEGMENT_PARTITION.name, HORIZON_FIELD.name)
 
 #: The names of Iceberg's metadata columns, which engines add to each table.
 RESERVED = frozenset(
@@ -40,7 +40,7 @@ RESERVED = frozenset(
     }
 )  # fmt: skip
 
-_PLAIN: dict[pa.DataType, str] = {
+_PLAIN_TYPES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
     pa.int8(): "int",
     pa.int16(): "int",
@@ -65,7 +65,7 @@ class TableColumns:
     """The columns of a table.
 
     Attributes:
-        fields: Those of its schema, as in Iceberg's JSON.
+        fields: The fields of the schema, as in Iceberg's JSON.
     """
 
     fields: tuple[dict[str, Any], ...]
@@ -76,25 +76,25 @@ class TableColumns:
         return max(number for _, number in self.ids())
 
     def ids(self) -> Iterator[tuple[_Path, int]]:
-        """The id of each field by the names that lead to it, at all levels."""
-        return _ids((), {"type": "struct", "fields": self.fields})
+        """The id of each field, at all levels, by the names that lead to it."""
+        return _field_ids((), {"type": "struct", "fields": self.fields})
 
     def name_mapping(self) -> str:
         """The property ``schema.name-mapping.default``: the field ids by name, for files without ids."""
-        own = [_mapped(field["name"], field["id"], field["type"]) for field in self.fields]
-        return json.dumps([*own, *(_mapped(name, ADDED_IDS[name], "") for name in _UNSHOWN)])
+        own = [_name_mapping_entry(field["name"], field["id"], field["type"]) for field in self.fields]
+        return json.dumps([*own, *(_name_mapping_entry(name, ADDED_IDS[name], "") for name in _HIDDEN_COLUMNS)])
 
 
 def table_columns(topic: CatalogTopic) -> TableColumns:
     """The columns of a topic's table."""
     schema = RECORD_SCHEMA if topic.schema is None else schema_from_text(topic.schema)
-    return TableColumns((*leading_columns().fields, *(_field((), field.name, field.type) for field in schema)))
+    return TableColumns((*leading_columns().fields, *(_field_document((), field.name, field.type) for field in schema)))
 
 
 def leading_columns() -> TableColumns:
     """The columns that each table has before those of its topic."""
     return TableColumns(
-        tuple({"id": number, "name": name, "required": False, "type": kind} for number, name, kind in _LEADING)
+        tuple({"id": number, "name": name, "required": False, "type": kind} for number, name, kind in _LEADING_FIELDS)
     )
 
 
@@ -102,7 +102,7 @@ def check_columns(topic: CatalogTopic) -> None:
     """Refuse a topic with columns that a table cannot have.
 
     Raises:
-        InvalidConfigError: Iceberg reserves the name of a column, or engines take one for a field of another.
+        InvalidConfigError: Iceberg reserves the name of a column, or engines confuse a column with a field of another.
     """
     schema = RECORD_SCHEMA if topic.schema is None else schema_from_text(topic.schema)
     for name in schema.names:
@@ -112,7 +112,7 @@ def check_columns(topic: CatalogTopic) -> None:
                 "metadata column, which engines add to each table"
             )
             raise InvalidConfigError(msg)
-    known: dict[int, str] = {}
+    paths_by_id: dict[int, str] = {}
     paths = set[str]()
     for names, number in table_columns(topic).ids():
         path = ".".join(names)
@@ -122,33 +122,33 @@ def check_columns(topic: CatalogTopic) -> None:
                 "by a name with a dot"
             )
             raise InvalidConfigError(msg)
-        if number in known:
+        if number in paths_by_id:
             msg = (
-                f"topic {topic.name!r} cannot have a table: its columns {known[number]!r} and {path!r} get the same "
-                "field id, which is made from the name; another name helps"
+                f"topic {topic.name!r} cannot have a table: its columns {paths_by_id[number]!r} and {path!r} get the "
+                "same field id, which is made from the name; another name helps"
             )
             raise InvalidConfigError(msg)
-        known[number] = path
+        paths_by_id[number] = path
         paths.add(path)
 
 
-def _field(above: _Path, name: str, data_type: pa.DataType) -> dict[str, Any]:
-    path = (*above, name)
-    return {"id": field_id(path), "name": name, "required": False, "type": _type(path, data_type)}
+def _field_document(parent: _Path, name: str, data_type: pa.DataType) -> dict[str, Any]:
+    path = (*parent, name)
+    return {"id": field_id(path), "name": name, "required": False, "type": _type_document(path, data_type)}
 
 
-def _type(path: _Path, data_type: pa.DataType) -> str | dict[str, Any]:
+def _type_document(path: _Path, data_type: pa.DataType) -> str | dict[str, Any]:
     if pt.is_struct(data_type):
-        return {"type": "struct", "fields": [_field(path, field.name, field.type) for field in data_type]}
+        return {"type": "struct", "fields": [_field_document(path, field.name, field.type) for field in data_type]}
     if pt.is_map(data_type):
         key, value = (*path, "key"), (*path, "value")
         return {
             "type": "map",
             "key-id": field_id(key),
-            "key": _type(key, data_type.key_type),
+            "key": _type_document(key, data_type.key_type),
             "value-id": field_id(value),
             "value-required": False,
-            "value": _type(value, data_type.item_type),
+            "value": _type_document(value, data_type.item_type),
         }
     if pt.is_list(data_type):
         element = (*path, "element")
@@ -156,7 +156,7 @@ def _type(path: _Path, data_type: pa.DataType) -> str | dict[str, Any]:
             "type": "list",
             "element-id": field_id(element),
             "element-required": False,
-            "element": _type(element, data_type.value_type),
+            "element": _type_document(element, data_type.value_type),
         }
     if pt.is_fixed_size_binary(data_type):
         return f"fixed[{data_type.byte_width}]"
@@ -164,11 +164,11 @@ def _type(path: _Path, data_type: pa.DataType) -> str | dict[str, Any]:
         return f"decimal({data_type.precision}, {data_type.scale})"
     if pt.is_timestamp(data_type):
         return "timestamp" if data_type.tz is None else "timestamptz"
-    return _PLAIN[data_type]
+    return _PLAIN_TYPES[data_type]
 
 
-def _inner(data_type: Any) -> list[tuple[str, int, Any]]:
-    """The name, the id and the type of each field of a type in Iceberg's JSON; none of a plain one."""
+def _inner_fields(data_type: Any) -> list[tuple[str, int, Any]]:
+    """The name, id and type of each field of a type in Iceberg's JSON; none of a plain type."""
     if not isinstance(data_type, dict):
         return []
     if data_type["type"] == "struct":
@@ -177,15 +177,15 @@ def _inner(data_type: Any) -> list[tuple[str, int, Any]]:
     return [(name, data_type[f"{name}-id"], data_type[name]) for name in names]
 
 
-def _ids(above: _Path, data_type: Any) -> Iterator[tuple[_Path, int]]:
-    """The id of each field of a type by its path, at all levels."""
-    for name, number, inner in _inner(data_type):
-        path = (*above, name)
+def _field_ids(parent: _Path, data_type: Any) -> Iterator[tuple[_Path, int]]:
+    """Yield the id of each field of a type, at all levels, by its path."""
+    for name, number, inner in _inner_fields(data_type):
+        path = (*parent, name)
         yield path, number
-        yield from _ids(path, inner)
+        yield from _field_ids(path, inner)
 
 
-def _mapped(name: str, number: int, data_type: Any) -> dict[str, Any]:
-    mapped: dict[str, Any] = {"field-id": number, "names": [name]}
-    inner = [_mapped(*each) for each in _inner(data_type)]
-    return mapped | ({"fields": inner} if inner else {})
+def _name_mapping_entry(name: str, number: int, data_type: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = {"field-id": number, "names": [name]}
+    inner = [_name_mapping_entry(*each) for each in _inner_fields(data_type)]
+    return entry | ({"fields": inner} if inner else {})

@@ -36,7 +36,7 @@ class DeleteFile:
     Attributes:
         path: The absolute location.
         data_path: The location of the data file.
-        rows: How many rows it deletes.
+        rows: The number of deleted rows.
         size: The size in bytes.
     """
 
@@ -49,19 +49,19 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The live files of a table: its data files, and what is deleted of them, both by the location of the data file."""
+    """The live files of a table: data files by location, and delete files by the location of their data file."""
 
     data: dict[str, DataFile]
     deletes: dict[str, DeleteFile]
 
     def rows_of(self, path: str) -> int:
-        """The rows of a data file that are not deleted."""
-        deleted = self.deletes.get(path)
-        return self.data[path].rows - (deleted.rows if deleted is not None else 0)
+        """The number of rows of a data file that are not deleted."""
+        delete_file = self.deletes.get(path)
+        return self.data[path].rows - (delete_file.rows if delete_file is not None else 0)
 
     @property
     def rows(self) -> int:
-        """The rows that readers see."""
+        """The number of rows that readers see."""
         return sum(file.rows for file in self.data.values()) - sum(file.rows for file in self.deletes.values())
 
     @property

@@ -1,7 +1,7 @@
-"""The manifests of a snapshot, and those of the snapshot after it.
+"""The manifests of a snapshot, and of the snapshot after it.
 
-As in Iceberg's merge append, a snapshot adds a manifest with its new files, keeps the others, and writes those again of
-which files were removed. Small ones are joined now and then.
+As in Iceberg's merge append, a snapshot adds a manifest with its new files, rewrites manifests of which it removes
+files, and keeps the others. Small manifests are joined when there are many.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.catalog.iceberg.manifest import Manifest, ManifestEntry, Status
 
-#: So many small manifests, with fewer live files than this, are joined.
-_MOST, _SMALL = 32, 2_000
+#: The number of small manifests that are joined, and the live files from which a manifest is not small.
+_MAX_SMALL, _SMALL_FILES = 32, 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Group:
 
     @property
     def deletes(self) -> bool:
-        """Whether it has delete files."""
+        """Whether the entries are of delete files."""
         return isinstance(self.entries[0].file, DeleteFile)
 
     @property
@@ -40,7 +40,7 @@ class Group:
 
 
 def files_of(groups: Iterable[Group]) -> TableFiles:
-    """The live files of manifests."""
+    """The live data files by path, and the live delete files by the data file that they apply to."""
     data: dict[str, DataFile] = {}
     deletes: dict[str, DeleteFile] = {}
     for group in groups:
@@ -61,16 +61,20 @@ def next_groups(
     snapshot_id: int,
     sequence: int,
 ) -> list[Group]:
-    """The manifests of the next snapshot.
+    """Return the manifests of the next snapshot.
 
     Args:
-        groups: Those of the snapshot before it.
-        added: The files that it adds.
+        groups: The manifests of the current snapshot.
+        added: The files that the next snapshot adds.
         removed: The locations of the files that it removes.
-        sequence: Its sequence number.
+        snapshot_id: The id of the next snapshot.
+        sequence: The sequence number of the next snapshot.
     """
-    result = [remaining for group in groups if group.live for remaining in _without(group, removed, snapshot_id)]
-    result = [*_joined([group for group in result if not group.deletes]), *(each for each in result if each.deletes)]
+    result = [remaining for group in groups if group.live for remaining in _remove_files(group, removed, snapshot_id)]
+    result = [
+        *_join_small([group for group in result if not group.deletes]),
+        *(each for each in result if each.deletes),
+    ]
     for kind in (DataFile, DeleteFile):
         entries = [ManifestEntry(Status.ADDED, snapshot_id, sequence, file) for file in added if isinstance(file, kind)]
         if entries:
@@ -78,7 +82,8 @@ def next_groups(
     return result
 
 
-def _without(group: Group, removed: Collection[str], snapshot_id: int) -> list[Group]:
+def _remove_files(group: Group, removed: Collection[str], snapshot_id: int) -> list[Group]:
+    """Mark removed files of a manifest as deleted; an unchanged manifest is returned as it is."""
     if not any(entry.live and entry.file.path in removed for entry in group.entries):
         return [group]
     entries = tuple(
@@ -91,16 +96,16 @@ def _without(group: Group, removed: Collection[str], snapshot_id: int) -> list[G
     return [Group(None, entries)]
 
 
-def _joined(groups: list[Group]) -> list[Group]:
-    """The manifests of data files, of which small ones are joined if there are many."""
-    small = [group for group in groups if group.live < _SMALL]
-    if len(small) < _MOST:
+def _join_small(groups: list[Group]) -> list[Group]:
+    """Join the small manifests of data files if there are many."""
+    small = [group for group in groups if group.live < _SMALL_FILES]
+    if len(small) < _MAX_SMALL:
         return groups
     entries: list[ManifestEntry] = []
     for group in small:
         for entry in group.entries:
-            if group.manifest is None:  # Of this snapshot: what it removes is said here, and nowhere else.
+            if group.manifest is None:  # Of this snapshot: only here are its deleted entries recorded.
                 entries.append(entry)
             elif entry.live:
                 entries.append(replace(entry, status=Status.EXISTING))
-    return [*(group for group in groups if group.live >= _SMALL), Group(None, tuple(entries))]
+    return [*(group for group in groups if group.live >= _SMALL_FILES), Group(None, tuple(entries))]

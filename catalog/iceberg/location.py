@@ -1,4 +1,4 @@
-"""The absolute locations that metadata of tables has, since engines know nothing of the root of a store."""
+"""Absolute locations in metadata of tables, since engines do not know the root of a store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.storage.base import ObjectStore
 
-#: What every engine takes literally in a path: no engine agrees with all others on what is encoded, and how.
-_SAFE = re.compile(r"[A-Za-z0-9._~/:=+,@-]*")
+#: Paths that every engine takes literally: engines encode other characters in different ways.
+_SAFE_PATH = re.compile(r"[A-Za-z0-9._~/:=+,@-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Location:
         return f"{self.root}/{key}"
 
     def key(self, path: str) -> str:
-        """The key of an object by its location.
+        """The key of the object at a location.
 
         Raises:
-            CorruptionError: It is not below the root: the tables were published when the store was at another place.
+            CorruptionError: The location is not below the root: the store has been moved since the publication.
         """
         key = path.removeprefix(f"{self.root}/")
         if key == path:
@@ -39,13 +39,13 @@ def location_of(objects: ObjectStore) -> Location:
     """The location of a store.
 
     Raises:
-        InvalidConfigError: Engines cannot read there.
+        InvalidConfigError: Engines cannot read the store.
     """
     url = objects.url.rstrip("/")
     if url.startswith("memory:"):
         msg = f"the store at {url} cannot have tables: other processes cannot read what is in the memory of this one"
         raise InvalidConfigError(msg)
-    if not _SAFE.fullmatch(url):
+    if not _SAFE_PATH.fullmatch(url):
         msg = (
             f"the store at {url} cannot have tables: engines read its path in different ways, since it has other "
             "characters than letters, digits and . _ ~ / : = + , @ -"

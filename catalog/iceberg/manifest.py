@@ -1,6 +1,6 @@
 """Manifests and manifest lists of Iceberg v2: Avro files.
 
-A manifest lists files with what became of each in a snapshot; a manifest list names the manifests of a snapshot.
+A manifest lists files, each with its status in a snapshot; a manifest list has the manifests of a snapshot.
 Source: the Iceberg table specification, "Manifests" and "Manifest Lists".
 """
 
@@ -32,7 +32,7 @@ _FILE_PATH_FIELD = 2147483546
 
 
 class Status(IntEnum):
-    """What became of a file in the snapshot that wrote its manifest."""
+    """The status of a file in the snapshot that wrote its manifest."""
 
     EXISTING = 0
     ADDED = 1
@@ -44,8 +44,8 @@ class ManifestEntry:
     """A file in a manifest.
 
     Attributes:
-        status: What became of it in the snapshot of the manifest.
-        snapshot_id: The snapshot that added it; of a deleted one, that which deleted it.
+        status: The status in the snapshot of the manifest.
+        snapshot_id: The snapshot that added the file; for a deleted file, the one that deleted it.
         sequence: The data sequence number: position deletes apply to files of their number or a smaller one.
     """
 
@@ -95,7 +95,7 @@ class Manifest:
 def describe_manifest(
     path: str, size: int, sequence: int, snapshot_id: int, entries: Sequence[ManifestEntry]
 ) -> Manifest:
-    """What a manifest list says of a manifest with these entries, at least one."""
+    """Describe a manifest with these entries, at least one, for a manifest list."""
     numbers = [entry.file.partition for entry in entries]
 
     def count(status: Status) -> int:
@@ -123,11 +123,11 @@ def describe_manifest(
 def encode_manifest(
     entries: Sequence[ManifestEntry], columns: TableColumns, schema_id: int, sync_marker: bytes
 ) -> bytes:
-    """A manifest with these entries, at least one, all of data files or all of delete files.
+    """Encode a manifest with entries, at least one, all of data files or all of delete files.
 
     Args:
         columns: The columns of the table.
-        schema_id: The number of its schema.
+        schema_id: The number of the schema.
         sync_marker: 16 bytes that differ from file to file.
     """
     metadata = {
@@ -138,13 +138,13 @@ def encode_manifest(
         "format-version": "2",
         "content": "deletes" if isinstance(entries[0].file, DeleteFile) else "data",
     }
-    return _write(_entry_schema(), [_entry_record(entry) for entry in entries], metadata, sync_marker)
+    return _write_avro(_entry_schema(), [_entry_record(entry) for entry in entries], metadata, sync_marker)
 
 
 def encode_manifest_list(
     manifests: Iterable[Manifest], snapshot_id: int, parent: int | None, sequence: int, sync_marker: bytes
 ) -> bytes:
-    """The manifest list of a snapshot.
+    """Encode the manifest list of a snapshot.
 
     Args:
         parent: The id of the snapshot before it; None: it is the first one.
@@ -157,7 +157,7 @@ def encode_manifest_list(
         "sequence-number": str(sequence),
         "format-version": "2",
     }
-    return _write(_list_schema(), [_list_record(manifest) for manifest in manifests], metadata, sync_marker)
+    return _write_avro(_list_schema(), [_list_record(manifest) for manifest in manifests], metadata, sync_marker)
 
 
 def schema_document(columns: TableColumns, schema_id: int) -> dict[str, Any]:
@@ -193,8 +193,8 @@ def _entry_record(entry: ManifestEntry) -> dict[str, Any]:
         record |= {"content": 1, "lower_bounds": bound, "upper_bounds": bound, "referenced_data_file": file.data_path}
     else:
         record |= {
-            "lower_bounds": _bounds(file.first, file.oldest * 1000),
-            "upper_bounds": _bounds(file.last, file.newest * 1000),
+            "lower_bounds": _encode_bounds(file.first, file.oldest * 1000),
+            "upper_bounds": _encode_bounds(file.last, file.newest * 1000),
         }
     return {
         "status": int(entry.status),
@@ -205,7 +205,7 @@ def _entry_record(entry: ManifestEntry) -> dict[str, Any]:
     }
 
 
-def _bounds(offset: int, microseconds: int) -> list[dict[str, Any]]:
+def _encode_bounds(offset: int, microseconds: int) -> list[dict[str, Any]]:
     values = ((OFFSET_FIELD, offset), (TIMESTAMP_FIELD, microseconds))
     return [{"key": number, "value": struct.pack("<q", value)} for number, value in values]
 
@@ -232,7 +232,7 @@ def _list_record(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _write(schema: Any, records: list[dict[str, Any]], metadata: dict[str, str], sync_marker: bytes) -> bytes:
+def _write_avro(schema: Any, records: list[dict[str, Any]], metadata: dict[str, str], sync_marker: bytes) -> bytes:
     sink = io.BytesIO()
     avro().writer(sink, schema, records, codec="deflate", metadata=metadata, sync_marker=sync_marker)
     return sink.getvalue()
@@ -242,63 +242,63 @@ def _write(schema: Any, records: list[dict[str, Any]], metadata: dict[str, str],
 
 
 def decode_manifest(key: str, data: bytes) -> list[ManifestEntry]:
-    """The entries of a manifest that this module has written.
+    """Decode the entries of a manifest that this module has written.
 
     Raises:
         CorruptionError: The bytes are damaged; the message names ``key``.
     """
-    return [_read(key, _entry_of, record) for record in _records(key, data)]
+    return [_decode_record(key, _decode_entry, record) for record in _read_avro(key, data)]
 
 
 def decode_manifest_list(key: str, data: bytes) -> list[Manifest]:
-    """The manifests of a manifest list that this module has written.
+    """Decode the manifests of a manifest list that this module has written.
 
     Raises:
         CorruptionError: The bytes are damaged; the message names ``key``.
     """
-    return [_read(key, _manifest_of, record) for record in _records(key, data)]
+    return [_decode_record(key, _decode_manifest_record, record) for record in _read_avro(key, data)]
 
 
-def _records(key: str, data: bytes) -> list[Any]:
-    library = avro()  # If it is not installed, nothing is damaged.
+def _read_avro(key: str, data: bytes) -> list[Any]:
+    library = avro()  # Outside of the try: a missing library is no damage.
     try:
         return list(library.reader(io.BytesIO(data)))
     except Exception as error:
         # The library raises many kinds of errors for damaged bytes.
-        raise _damaged(key, error) from error
+        raise _damage_error(key, error) from error
 
 
-def _read(key: str, make: Any, record: Any) -> Any:
+def _decode_record(key: str, make: Any, record: Any) -> Any:
     try:
         return make(record)
     except (KeyError, TypeError, ValueError, IndexError, struct.error) as error:
-        raise _damaged(key, error) from error
+        raise _damage_error(key, error) from error
 
 
-def _damaged(key: str, error: Exception) -> CorruptionError:
+def _damage_error(key: str, error: Exception) -> CorruptionError:
     return CorruptionError(f"{key} is no manifest that txnstore has written: {type(error).__name__}: {error}")
 
 
-def _entry_of(record: Any) -> ManifestEntry:
-    described = record["data_file"]
-    path, partition = described["file_path"], described["partition"][PARTITION_ID]
-    rows, size = described["record_count"], described["file_size_in_bytes"]
+def _decode_entry(record: Any) -> ManifestEntry:
+    file_record = record["data_file"]
+    path, partition = file_record["file_path"], file_record["partition"][PARTITION_ID]
+    rows, size = file_record["record_count"], file_record["file_size_in_bytes"]
     file: DataFile | DeleteFile
-    if described["content"]:
-        file = DeleteFile(path, partition, described["referenced_data_file"], rows, size)
+    if file_record["content"]:
+        file = DeleteFile(path, partition, file_record["referenced_data_file"], rows, size)
     else:
-        first, oldest = _bounds_of(described["lower_bounds"])
-        last, newest = _bounds_of(described["upper_bounds"])
+        first, oldest = _decode_bounds(file_record["lower_bounds"])
+        last, newest = _decode_bounds(file_record["upper_bounds"])
         file = DataFile(path, partition, first, last, rows, size, oldest // 1000, newest // 1000)
     return ManifestEntry(Status(record["status"]), record["snapshot_id"], record["sequence_number"], file)
 
 
-def _bounds_of(bounds: Any) -> tuple[int, int]:
+def _decode_bounds(bounds: Any) -> tuple[int, int]:
     values = {bound["key"]: struct.unpack("<q", bound["value"])[0] for bound in bounds}
     return values[OFFSET_FIELD], values[TIMESTAMP_FIELD]
 
 
-def _manifest_of(record: Any) -> Manifest:
+def _decode_manifest_record(record: Any) -> Manifest:
     (summary,) = record["partitions"]
     names = ("existing", "added", "deleted")
     return Manifest(
@@ -318,7 +318,7 @@ def _manifest_of(record: Any) -> Manifest:
 
 
 def avro() -> Any:
-    """The module ``fastavro``.
+    """Import and return ``fastavro``.
 
     Raises:
         InvalidConfigError: It is not installed.
@@ -331,76 +331,78 @@ def avro() -> Any:
     return fastavro
 
 
-def _required(name: str, number: int, data_type: Any) -> dict[str, Any]:
+def _required_field(name: str, number: int, data_type: Any) -> dict[str, Any]:
     return {"name": name, "type": data_type, "field-id": number}
 
 
-def _optional(name: str, number: int, data_type: Any) -> dict[str, Any]:
+def _optional_field(name: str, number: int, data_type: Any) -> dict[str, Any]:
     return {"name": name, "type": ["null", data_type], "default": None, "field-id": number}
 
 
-def _record(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+def _record_schema(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": list(fields)}
 
 
 def _bytes_by_id(key: int, value: int) -> dict[str, Any]:
-    """A map from field ids to bytes: an array of pairs, since keys of Avro's maps are text."""
-    pair = _record(f"k{key}_v{value}", _required("key", key, "int"), _required("value", value, "bytes"))
+    """The schema of a map from field ids to bytes: an array of pairs, since keys of Avro's maps are text."""
+    pair = _record_schema(
+        f"k{key}_v{value}", _required_field("key", key, "int"), _required_field("value", value, "bytes")
+    )
     return {"type": "array", "items": pair, "logicalType": "map"}
 
 
 @cache
 def _entry_schema() -> Any:
-    partition = _record("r102", _optional(PARTITION_ID, PARTITION_SPEC_FIELD, "int"))
-    file = _record(
+    partition = _record_schema("r102", _optional_field(PARTITION_ID, PARTITION_SPEC_FIELD, "int"))
+    file = _record_schema(
         "r2",
-        _required("content", 134, "int"),
-        _required("file_path", 100, "string"),
-        _required("file_format", 101, "string"),
-        _required("partition", 102, partition),
-        _required("record_count", 103, "long"),
-        _required("file_size_in_bytes", 104, "long"),
-        _optional("lower_bounds", 125, _bytes_by_id(126, 127)),
-        _optional("upper_bounds", 128, _bytes_by_id(129, 130)),
-        _optional("referenced_data_file", 143, "string"),
+        _required_field("content", 134, "int"),
+        _required_field("file_path", 100, "string"),
+        _required_field("file_format", 101, "string"),
+        _required_field("partition", 102, partition),
+        _required_field("record_count", 103, "long"),
+        _required_field("file_size_in_bytes", 104, "long"),
+        _optional_field("lower_bounds", 125, _bytes_by_id(126, 127)),
+        _optional_field("upper_bounds", 128, _bytes_by_id(129, 130)),
+        _optional_field("referenced_data_file", 143, "string"),
     )
     return avro().parse_schema(
-        _record(
+        _record_schema(
             "manifest_entry",
-            _required("status", 0, "int"),
-            _optional("snapshot_id", 1, "long"),
-            _optional("sequence_number", 3, "long"),
-            _optional("file_sequence_number", 4, "long"),
-            _required("data_file", 2, file),
+            _required_field("status", 0, "int"),
+            _optional_field("snapshot_id", 1, "long"),
+            _optional_field("sequence_number", 3, "long"),
+            _optional_field("file_sequence_number", 4, "long"),
+            _required_field("data_file", 2, file),
         )
     )
 
 
 @cache
 def _list_schema() -> Any:
-    summary = _record(
+    summary = _record_schema(
         "r508",
-        _required("contains_null", 509, "boolean"),
-        _optional("contains_nan", 518, "boolean"),
-        _optional("lower_bound", 510, "bytes"),
-        _optional("upper_bound", 511, "bytes"),
+        _required_field("contains_null", 509, "boolean"),
+        _optional_field("contains_nan", 518, "boolean"),
+        _optional_field("lower_bound", 510, "bytes"),
+        _optional_field("upper_bound", 511, "bytes"),
     )
     return avro().parse_schema(
-        _record(
+        _record_schema(
             "manifest_file",
-            _required("manifest_path", 500, "string"),
-            _required("manifest_length", 501, "long"),
-            _required("partition_spec_id", 502, "int"),
-            _required("content", 517, "int"),
-            _required("sequence_number", 515, "long"),
-            _required("min_sequence_number", 516, "long"),
-            _required("added_snapshot_id", 503, "long"),
-            _required("added_files_count", 504, "int"),
-            _required("existing_files_count", 505, "int"),
-            _required("deleted_files_count", 506, "int"),
-            _required("added_rows_count", 512, "long"),
-            _required("existing_rows_count", 513, "long"),
-            _required("deleted_rows_count", 514, "long"),
-            _optional("partitions", 507, {"type": "array", "items": summary, "element-id": 508}),
+            _required_field("manifest_path", 500, "string"),
+            _required_field("manifest_length", 501, "long"),
+            _required_field("partition_spec_id", 502, "int"),
+            _required_field("content", 517, "int"),
+            _required_field("sequence_number", 515, "long"),
+            _required_field("min_sequence_number", 516, "long"),
+            _required_field("added_snapshot_id", 503, "long"),
+            _required_field("added_files_count", 504, "int"),
+            _required_field("existing_files_count", 505, "int"),
+            _required_field("deleted_files_count", 506, "int"),
+            _required_field("added_rows_count", 512, "long"),
+            _required_field("existing_rows_count", 513, "long"),
+            _required_field("deleted_rows_count", 514, "long"),
+            _optional_field("partitions", 507, {"type": "array", "items": summary, "element-id": 508}),
         )
     )

@@ -17,12 +17,12 @@ from txnstore.errors import CorruptionError
 
 #: The members of a snapshot's summary that txnstore adds: the last entry of each chain, and the time of each.
 HEADS, TIMES = "txnstore.heads", "txnstore.times"
-#: And of each partition the offsets below which rows are deleted, and have been cleaned by key.
+#: For each partition, the offsets below which rows are deleted, and have been cleaned by key.
 LOG_STARTS, CLEANED = "txnstore.log-starts", "txnstore.cleaned-until"
-#: And when the snapshot was published, in milliseconds since the epoch.
+#: The time of the publication of the snapshot, in milliseconds since the epoch.
 PUBLISHED = "txnstore.published-ms"
-#: The most earlier metadata files that the metadata names.
-_EARLIER = 20
+#: The most earlier metadata files in the metadata.
+_MAX_EARLIER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TableSnapshot:
         timestamp: The time of the cut that it shows, in milliseconds since the epoch.
         manifest_list: The location of its manifest list.
         schema_id: The number of its schema.
-        summary: What it did: ``operation``, counts, and the members of txnstore.
+        summary: The ``operation``, counts, and the members of txnstore.
     """
 
     snapshot_id: int
@@ -47,12 +47,12 @@ class TableSnapshot:
     summary: Mapping[str, str]
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """A member of the summary that is a list of numbers."""
+        """The numbers in a member of the summary."""
         return tuple(map(int, self.summary[name].split(",")))
 
     @property
     def published(self) -> int:
-        """When it was published, in milliseconds since the epoch: maybe long after the cut that it shows."""
+        """The time of publication, in milliseconds since the epoch: maybe long after the cut."""
         return int(self.summary[PUBLISHED])
 
 
@@ -62,11 +62,11 @@ class TableMetadata:
 
     Attributes:
         uuid: The id of its topic.
-        location: Where its metadata and its own data files are.
+        location: The location of its metadata and its own data files.
         topic: The name of its topic.
-        schemas: Its schemas; the place is the number. The last one is the current one.
-        snapshots: Those that are retained, oldest first; the last one is the current one.
-        cuts: The time and the id of each of them that was a current one.
+        schemas: Its schemas, by number. The last one is the current one.
+        snapshots: The retained snapshots, oldest first; the last one is the current one.
+        cuts: The time and the id of each retained snapshot that was a current one.
         sequence: The last sequence number.
         updated: The time of the last change, in milliseconds since the epoch.
         earlier: The time and the location of earlier metadata files.
@@ -98,11 +98,11 @@ class TableMetadata:
         return self.snapshots[-1] if self.snapshots else None
 
     def with_columns(self, columns: TableColumns) -> TableMetadata:
-        """With these columns as the current ones."""
+        """Return the metadata with these columns as the current ones."""
         return self if columns.fields == self.columns.fields else replace(self, schemas=(*self.schemas, columns))
 
     def with_snapshots(self, added: tuple[TableSnapshot, ...]) -> TableMetadata:
-        """With these snapshots, of which the last one becomes the current one."""
+        """Return the metadata with these snapshots added; the last one becomes the current one."""
         if not added:
             return self
         last = added[-1]
@@ -115,28 +115,31 @@ class TableMetadata:
             updated=max(self.updated, last.timestamp),
         )
 
-    def with_history(self, since: int, most: int) -> TableMetadata:
-        """Without the snapshots that others replaced before a time, nor more than ``most``; the current one stays.
+    def with_history(self, replaced_since: int, max_snapshots: int) -> TableMetadata:
+        """Drop snapshots that were replaced before a time, or exceed ``max_snapshots``; the current one stays.
 
-        The age of a snapshot says nothing: a reader that follows a table stays at the current one while nothing is new.
+        The age of a snapshot does not matter: a reader that follows a table stays at the current one until there is a
+        newer one.
         """
-        kept = [each for each, newer in pairwise(self.snapshots) if newer.published >= since]
-        kept = [*kept[max(0, len(kept) - most + 1) :], *self.snapshots[-1:]]
-        names = {each.snapshot_id for each in kept}
-        cuts = tuple(each for each in self.cuts if each[1] in names)
-        return replace(self, snapshots=tuple(kept), cuts=cuts)
+        retained = [each for each, newer in pairwise(self.snapshots) if newer.published >= replaced_since]
+        retained = [*retained[max(0, len(retained) - max_snapshots + 1) :], *self.snapshots[-1:]]
+        retained_ids = {each.snapshot_id for each in retained}
+        cuts = tuple(each for each in self.cuts if each[1] in retained_ids)
+        return replace(self, snapshots=tuple(retained), cuts=cuts)
 
     @property
     def oldest_replaced(self) -> int | None:
-        """When the oldest retained snapshot was replaced by another one, in ms; None: it is the current one."""
+        """The time at which the oldest retained snapshot was replaced, in ms; None: it is the current one."""
         return self.snapshots[1].published if len(self.snapshots) > 1 else None
 
     def after(self, path: str, now: int) -> TableMetadata:
-        """The next version, written ``now``; ``path`` is the location of this one."""
-        return replace(self, updated=max(now, self.updated), earlier=(*self.earlier, (self.updated, path))[-_EARLIER:])
+        """Return the next version of the metadata, written ``now``; ``path`` is the location of this version."""
+        return replace(
+            self, updated=max(now, self.updated), earlier=(*self.earlier, (self.updated, path))[-_MAX_EARLIER:]
+        )
 
     def encode(self) -> bytes:
-        """The bytes of its JSON document."""
+        """Encode the metadata as a JSON document."""
         current = self.current
         document: dict[str, Any] = {
             "format-version": 2,
@@ -158,7 +161,7 @@ class TableMetadata:
                 "gc.enabled": "false",
                 "txnstore.topic": self.topic,
             },
-            "snapshots": [_snapshot_document(each) for each in self.snapshots],
+            "snapshots": [_encode_snapshot(each) for each in self.snapshots],
             "snapshot-log": [{"timestamp-ms": at, "snapshot-id": number} for at, number in self.cuts],
             "metadata-log": [{"timestamp-ms": at, "metadata-file": path} for at, path in self.earlier],
         }
@@ -169,7 +172,7 @@ class TableMetadata:
 
 
 def decode_metadata(key: str, data: bytes) -> TableMetadata:
-    """The metadata of a document that this module has written.
+    """Decode a document that this module has written.
 
     Raises:
         CorruptionError: The bytes are damaged; the message names ``key``.
@@ -181,7 +184,7 @@ def decode_metadata(key: str, data: bytes) -> TableMetadata:
             location=document["location"],
             topic=document["properties"]["txnstore.topic"],
             schemas=tuple(TableColumns(tuple(schema["fields"])) for schema in document["schemas"]),
-            snapshots=tuple(map(_snapshot_of, document["snapshots"])),
+            snapshots=tuple(map(_decode_snapshot, document["snapshots"])),
             cuts=tuple((each["timestamp-ms"], each["snapshot-id"]) for each in document["snapshot-log"]),
             sequence=document["last-sequence-number"],
             updated=document["last-updated-ms"],
@@ -192,7 +195,7 @@ def decode_metadata(key: str, data: bytes) -> TableMetadata:
         raise CorruptionError(msg) from error
 
 
-def _snapshot_document(snapshot: TableSnapshot) -> dict[str, Any]:
+def _encode_snapshot(snapshot: TableSnapshot) -> dict[str, Any]:
     document: dict[str, Any] = {
         "snapshot-id": snapshot.snapshot_id,
         "sequence-number": snapshot.sequence,
@@ -206,7 +209,7 @@ def _snapshot_document(snapshot: TableSnapshot) -> dict[str, Any]:
     return document
 
 
-def _snapshot_of(document: Any) -> TableSnapshot:
+def _decode_snapshot(document: Any) -> TableSnapshot:
     return TableSnapshot(
         document["snapshot-id"],
         document.get("parent-snapshot-id"),

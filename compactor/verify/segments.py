@@ -23,7 +23,7 @@ from txnstore.errors import CorruptionError, SchemaMismatchError, StorageError
 from txnstore.read import ranged
 from txnstore.read.ranged import DAMAGE, HashedSegment, forget_footers, has_footer
 from txnstore.read.reader import PieceRows, check_file, open_whole, pieces_of
-from txnstore.read.rows import Columns, Run, check_place, evaluate, unreadable
+from txnstore.read.rows import Columns, Run, check_table_location, evaluate, unreadable
 from txnstore.runtime import Runtime
 from txnstore.segment.pieces import SegmentFile
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
@@ -204,7 +204,7 @@ def _check_content(objects: ObjectStore, parts: Sequence[_Part], columns: Column
     try:
         file = _open_hashed(objects, parts[0][0])
         pieces = [(rows, content) for content in contents for rows in pieces_of(content.part, file)]
-        check_place(parts[0][0].batch, file.columns)
+        check_table_location(parts[0][0].batch, file.columns)
         names = list(dict.fromkeys(name for each in contents for name in columns.needs(each.part)))
         for number, together in groupby(sorted(pieces, key=_piece_number), _piece_number):
             table = file.read(number, names)

@@ -212,7 +212,7 @@ class Columns:
             CorruptionError: It has one; rows without it would be rows that were never written. Or it lacks one of those
                 that a merge adds.
         """
-        check_place(batch, found)
+        check_table_location(batch, found)
         if not self._known.issuperset(found):
             unknown = ", ".join(repr(name) for name in found if name not in self._known)
             error = NewerSchemaError(f"it has the unknown columns {unknown}")
@@ -262,7 +262,7 @@ def _check_names(topic: str, names: Sequence[str], schema: pa.Schema) -> None:
             raise SchemaMismatchError(msg)
 
 
-def check_place(batch: Batch, found: Collection[str]) -> None:
+def check_table_location(batch: Batch, found: Collection[str]) -> None:
     """Refuse a merged segment without the columns that a merge adds.
 
     Raises:

@@ -40,7 +40,7 @@ _SHORT: tuple[tuple[ModuleType, str, int], ...] = (
     (publish, "HINT_EVERY", 2),
     (published, "HINT_EVERY", 2),
     (sweep, "_MAX_WORK_MS", 600_000),
-    (groups, "_MOST", 3),
+    (groups, "_MAX_SMALL", 3),
     (sweep, "CUT_RETENTION_MS", 10_000_000),
 )
 

@@ -201,8 +201,8 @@ def ended(catalog: Catalog) -> None:
     assert server is not None
     # A connection that was made is accepted in any case: the next one that is answered came after it.
     assert catalog.ask("/v1/config").status == 200
-    with server._changed:
-        assert server._changed.wait_for(lambda: not server._open, PATIENCE)
+    with server._connection_ended:
+        assert server._connection_ended.wait_for(lambda: not server._open_connections, PATIENCE)
 
 
 def test_too_many_connections_are_refused_until_others_have_ended(cuts: WrittenCuts) -> None:
@@ -217,8 +217,8 @@ def test_too_many_connections_are_refused_until_others_have_ended(cuts: WrittenC
             connection.close()
         server = catalog.server
         assert server is not None
-        with server._changed:
-            assert server._changed.wait_for(lambda: not server._open, PATIENCE)
+        with server._connection_ended:
+            assert server._connection_ended.wait_for(lambda: not server._open_connections, PATIENCE)
         assert catalog.ask("/v1/config").status == 200
 
 
@@ -243,8 +243,8 @@ def test_what_fails_outside_of_a_request_is_in_the_log(
         assert catalog.exchange(b"") == b""
         server = catalog.server
         assert server is not None
-        with server._changed:
-            assert server._changed.wait_for(lambda: not server._open, PATIENCE)
+        with server._connection_ended:
+            assert server._connection_ended.wait_for(lambda: not server._open_connections, PATIENCE)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, message)]
 
 
@@ -313,7 +313,7 @@ def test_the_end_waits_no_longer_than_it_may() -> None:
         with catalog.send(f"GET {TABLES}/orders HTTP/1.1\r\nHost: a\r\n\r\n".encode()):
             assert cuts.asked.wait(PATIENCE)
             server.stop()
-            assert len(server._open) == 1
+            assert len(server._open_connections) == 1
             cuts.allowed.set()
 
 

@@ -148,14 +148,20 @@ def test_old_snapshots_are_removed_and_the_current_one_stays() -> None:
         TableSnapshot(number, None, number, number, "", 0, {PUBLISHED: str(10 * number)}) for number in range(1, 9)
     )
     metadata = TableMetadata("id", "", "t", (leading_columns(),)).with_snapshots(snapshots)
-    kept = metadata.with_history(since=50, most=3)
+    kept = metadata.with_history(replaced_since=50, max_snapshots=3)
     assert [each.snapshot_id for each in kept.snapshots] == [6, 7, 8]
     # The fourth one was the current one until the fifth was published.
-    assert [each.snapshot_id for each in metadata.with_history(since=50, most=9).snapshots] == [4, 5, 6, 7, 8]
-    assert [each.snapshot_id for each in metadata.with_history(since=99, most=9).snapshots] == [8]
+    assert [each.snapshot_id for each in metadata.with_history(replaced_since=50, max_snapshots=9).snapshots] == [
+        4,
+        5,
+        6,
+        7,
+        8,
+    ]
+    assert [each.snapshot_id for each in metadata.with_history(replaced_since=99, max_snapshots=9).snapshots] == [8]
     assert kept.cuts == ((8, 8),)
     assert kept.oldest_replaced == 70
-    assert kept.with_history(since=99, most=3).oldest_replaced is None
+    assert kept.with_history(replaced_since=99, max_snapshots=3).oldest_replaced is None
 
 
 def test_metadata_names_a_limited_number_of_earlier_ones() -> None:

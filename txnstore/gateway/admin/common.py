@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from txnstore.catalog.topics import check_place
+from txnstore.catalog.topics import check_table_location
 from txnstore.core.authorization.model import CLUSTER, Operation
 from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic
@@ -84,7 +84,7 @@ async def alter_topic(
     while True:
         topic = topic_of(await services.freshness.head(), name)
         altered = change(topic)
-        check_place(services.connection.objects, altered, topic)
+        check_table_location(services.connection.objects, altered, topic)
         if validate_only:
             return altered
         try:

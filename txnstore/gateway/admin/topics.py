@@ -12,7 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from txnstore.catalog.settings import INERT_NAMES
-from txnstore.catalog.topics import MAX_PARTITIONS, altered_topic, check_place, new_topic
+from txnstore.catalog.topics import MAX_PARTITIONS, altered_topic, check_table_location, new_topic
 from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.decide import decide
@@ -102,7 +102,7 @@ class Topics:
         config = {config.name: config.value for config in requested.configs}
         runtime = services.connection.runtime
         topic = new_topic(runtime, requested.name, shape.partitions, config=config, inert=INERT_NAMES)
-        check_place(services.connection.objects, topic)
+        check_table_location(services.connection.objects, topic)
         if not validate_only:
             return await services.commits.submit(CreateTopic(topic), client.principal), shape
         state = (await services.freshness.head()).states[CATALOG]

@@ -14,12 +14,12 @@ from txnstore.tables.serve.routes import Newest
 
 _LOG = logging.getLogger(__name__)
 
-#: Cuts are looked for again after so many ms: a server that was idle for days must not begin at a deleted one.
-_LOOKS_MS = 3_600_000
+#: The ms after which the known cut is forgotten: a server that was idle for days must not begin at a deleted one.
+_REFRESH_MS = 3_600_000
 
 
 class Freshness:
-    """Publishes the tables for those who ask, unless that was done a short time ago. Thread-safe; one at a time.
+    """Publishes the tables on request, unless a publication began a short time ago. Thread-safe; one at a time.
 
     Args:
         sync: Publishes what has changed.
@@ -32,20 +32,20 @@ class Freshness:
         #: Held during a publication; guards the two fields below.
         self._lock = threading.Lock()
         #: When the last publication began, whatever its outcome; None before the first one.
-        self._began: int | None = None
+        self._started_at: int | None = None
         #: The kind of the error that it ended with; None without one.
         self._error: str | None = None
 
     def ensure(self) -> str | None:
-        """Publish, if the last publication began too long ago; who finds one under way waits for it.
+        """Publish if the last publication began too long ago; a call during a publication waits for it.
 
         Returns:
             The kind of the error for which the newest cut may be too old; None if it is not.
         """
-        asked = self._clock()
+        called_at = self._clock()
         with self._lock:
-            if self._began is None or self._began <= asked - self._fresh_ms:
-                self._began, self._error = self._clock(), None
+            if self._started_at is None or self._started_at <= called_at - self._fresh_ms:
+                self._started_at, self._error = self._clock(), None
                 try:
                     self._sync()
                 except Exception as error:  # noqa: BLE001 - An older cut is a better answer than any error.
@@ -60,7 +60,7 @@ class StoredCuts:
     The newest one costs a GET, or a few if there is a newer one than before; each other one a GET; metadata a GET.
 
     Args:
-        location: Where its objects are.
+        location: The location of the store's objects.
         freshness: Publishes a newer cut; None: others do that.
     """
 
@@ -71,19 +71,19 @@ class StoredCuts:
         self._lock = threading.Lock()
         #: The newest known cut; None before the first look, or if there is none.
         self._known: CutDocument | None = None
-        #: When all was looked at again, in ms of the uptime: cuts after the known one may be deleted, or begin again.
-        self._looked_at = 0
+        #: The time of the last uncached look, in ms of the uptime: all tables may have been deleted and published anew.
+        self._refreshed_at = 0
 
     def newest(self, *, uncached: bool = False) -> Newest:
         stale = self._freshness.ensure() if self._freshness is not None else None
         now = self._uptime()
         with self._lock:
-            uncached = uncached or now - self._looked_at >= _LOOKS_MS
+            uncached = uncached or now - self._refreshed_at >= _REFRESH_MS
             known = None if uncached else self._known
         cut = self._published.newest(known)
         with self._lock:
             if uncached:
-                self._looked_at = now
+                self._refreshed_at = now
             if uncached or cut is None or self._known is None or cut.number > self._known.number:
                 self._known = cut
         return Newest(cut, stale)

@@ -14,7 +14,7 @@ class Request:
 
     Attributes:
         method: ``GET``, ``HEAD`` or another one.
-        target: What is requested: a path, with a query or without.
+        target: A path, with or without a query.
         headers: Its headers by name in lower case.
     """
 
@@ -43,7 +43,7 @@ class RefusedError(Exception):
     Args:
         status: The status of the response.
         kind: Iceberg's name of the error, such as ``NoSuchTableException``.
-        message: What is wrong, and what to do.
+        message: The fault, and what to do.
         headers: Headers of the response.
     """
 

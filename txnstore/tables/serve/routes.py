@@ -31,7 +31,7 @@ NAMESPACE = "tables"
 #: The header of answers from a cut that is older than it should be; its value is the kind of the error.
 STALE = "X-Txnstore-Stale"
 _LIVE, _PINNED = "live", "pinned"
-_NUMBER, _PREFIX = re.compile("[1-9][0-9]{0,18}"), re.compile("cut-(0|[1-9][0-9]{0,18})")
+_NUMBER, _CUT_PREFIX = re.compile("[1-9][0-9]{0,18}"), re.compile("cut-(0|[1-9][0-9]{0,18})")
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 #: The requests that engines may send; they send no others, such as reports of metrics.
 _ENDPOINTS = [
@@ -46,7 +46,7 @@ _ENDPOINTS = [
 ]
 #: The most members that a query has.
 _MAX_QUERY = 20
-_ALLOWED = (
+_WAREHOUSES = (
     "`pinned`: the session stays at the cut that is the newest one when it begins; "
     "`live`: the newest cut at each load; or the number of a cut"
 )
@@ -66,10 +66,10 @@ class Newest:
 
 
 class Cuts(Protocol):
-    """Finds cuts, and what is in them."""
+    """Finds cuts, and reads the metadata of their tables."""
 
     def newest(self, *, uncached: bool = False) -> Newest:
-        """The newest cut; ``uncached``: without what is known of earlier looks."""
+        """The newest cut; with ``uncached``, no earlier look counts."""
 
     def numbered(self, number: int) -> CutDocument | None:
         """The cut of this number; None if it does not exist."""
@@ -79,8 +79,8 @@ class Cuts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """What a request sees.
+class _VisibleTables:
+    """The tables that a request sees.
 
     Attributes:
         number: The number of the cut; 0 before the first one.
@@ -100,16 +100,16 @@ class Router:
 
     Args:
         cuts: Finds cuts.
-        location: Where the objects of the store are.
-        tokens: Who has one of these is answered; empty: everybody is.
+        location: The location of the store's objects.
+        tokens: The tokens of which a request needs one; empty: none is needed.
     """
 
     def __init__(self, cuts: Cuts, location: Location, tokens: Collection[str] = ()) -> None:
         self._cuts, self._location = cuts, location
-        self._tokens = [_digest(token) for token in tokens]
+        self._tokens = [_token_digest(token) for token in tokens]
 
     def answer(self, request: Request) -> Response:
-        """The response to a request. An error of the store is a response, too."""
+        """Answer a request; errors of the store become responses, too."""
         try:
             self._check_token(request)
             return self._answer(request)
@@ -125,8 +125,8 @@ class Router:
         if not self._tokens:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        digest = _digest(token.strip())
-        # All are compared, in the same time whatever is equal.
+        digest = _token_digest(token.strip())
+        # All are compared, so that the time does not depend on which one is equal.
         matches = [hmac.compare_digest(digest, each) for each in self._tokens]
         if scheme.lower() != "bearer" or not any(matches):
             msg = "the header `Authorization: Bearer TOKEN` is missing, or the token is not one of this server"
@@ -135,22 +135,22 @@ class Router:
     def _answer(self, request: Request) -> Response:
         if request.method not in {"GET", "HEAD"} | _WRITES:
             raise RefusedError(501, "UnsupportedOperationException", "the method of the request is not known")
-        segments, query = _parsed(request.target)
+        segments, query = _parse_target(request.target)
         if request.method in _WRITES:
-            return _refused_write(request.method, segments)
+            return _write_response(request.method, segments)
         match segments:
             case ["v1", "config"]:
                 return self._config(query)
             case ["v1", prefix, "namespaces"]:
                 return self._namespaces(prefix, query)
             case ["v1", prefix, "namespaces", namespace]:
-                shown = self._shown(prefix, namespace)
-                body = encode({"namespace": [NAMESPACE], "properties": dict(shown.properties)})
-                return _found(request, shown, body)
+                visible = self._visible_in(prefix, namespace)
+                body = encode({"namespace": [NAMESPACE], "properties": dict(visible.properties)})
+                return _content_response(request, visible, body)
             case ["v1", prefix, "namespaces", namespace, "tables"]:
-                shown = self._shown(prefix, namespace)
-                names = [{"namespace": [NAMESPACE], "name": name} for name in sorted(shown.tables)]
-                return Response(200, encode({"identifiers": names}), shown.headers)
+                visible = self._visible_in(prefix, namespace)
+                names = [{"namespace": [NAMESPACE], "name": name} for name in sorted(visible.tables)]
+                return Response(200, encode({"identifiers": names}), visible.headers)
             case ["v1", prefix, "namespaces", namespace, "tables", name]:
                 return self._table(request, prefix, namespace, name)
         msg = "this catalog has no such route: it serves the configuration, namespaces and tables, and nothing else"
@@ -159,110 +159,116 @@ class Router:
     # Sessions ---------------------------------------------------------------------------------------------------------
 
     def _config(self, query: Mapping[str, str]) -> Response:
-        """The beginning of a session: the prefix of all its requests."""
+        """Begin a session: return the prefix of all its requests."""
         warehouse = query.get("warehouse", "") or _LIVE
         headers: tuple[tuple[str, str], ...] = ()
         if warehouse == _LIVE:
             prefix = _LIVE
         elif warehouse == _PINNED:
-            shown = _shown_newest(self._cuts.newest())
-            prefix, headers = f"cut-{shown.number}", shown.headers
+            visible = _visible_at_newest(self._cuts.newest())
+            prefix, headers = f"cut-{visible.number}", visible.headers
         elif _NUMBER.fullmatch(warehouse):
-            prefix = f"cut-{self._numbered(int(warehouse)).number}"
+            prefix = f"cut-{self._visible_at_number(int(warehouse)).number}"
         else:
-            raise RefusedError(400, "BadRequestException", f"there is no warehouse {warehouse!r}: give {_ALLOWED}")
+            raise RefusedError(400, "BadRequestException", f"there is no warehouse {warehouse!r}: give {_WAREHOUSES}")
         document = {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS}
         return Response(200, encode(document), headers)
 
-    def _at(self, prefix: str, *, uncached: bool = False) -> _Shown:
-        """What the sessions of a prefix see."""
+    def _visible_at_prefix(self, prefix: str, *, uncached: bool = False) -> _VisibleTables:
+        """The tables that sessions of a prefix see."""
         if prefix == _LIVE:
-            return _shown_newest(self._cuts.newest(uncached=uncached))
-        match = _PREFIX.fullmatch(prefix)
+            return _visible_at_newest(self._cuts.newest(uncached=uncached))
+        match = _CUT_PREFIX.fullmatch(prefix)
         if match is None:
-            msg = f"there is no prefix {prefix!r}: GET /v1/config?warehouse=NAME returns one, where NAME is {_ALLOWED}"
+            msg = (
+                f"there is no prefix {prefix!r}: GET /v1/config?warehouse=NAME returns one, where NAME is {_WAREHOUSES}"
+            )
             raise RefusedError(400, "BadRequestException", msg)
-        return self._numbered(int(match[1]))
+        return self._visible_at_number(int(match[1]))
 
-    def _numbered(self, number: int) -> _Shown:
+    def _visible_at_number(self, number: int) -> _VisibleTables:
         cut = self._cuts.numbered(number) if number else None
         if number and cut is None:
-            raise _deleted(number)
-        return _shown(cut)
+            raise _missing_cut_error(number)
+        return _visible_at(cut)
 
-    def _shown(self, prefix: str, namespace: str) -> _Shown:
+    def _visible_in(self, prefix: str, namespace: str) -> _VisibleTables:
         if namespace != NAMESPACE:
-            raise _no_namespace(namespace)
-        return self._at(prefix)
+            raise _unknown_namespace_error(namespace)
+        return self._visible_at_prefix(prefix)
 
     # Namespaces and tables --------------------------------------------------------------------------------------------
 
     def _namespaces(self, prefix: str, query: Mapping[str, str]) -> Response:
-        shown = self._at(prefix)
+        visible = self._visible_at_prefix(prefix)
         parent = query.get("parent", "")
         if parent not in {"", NAMESPACE}:
-            raise _no_namespace(parent)
-        return Response(200, encode({"namespaces": [] if parent else [[NAMESPACE]]}), shown.headers)
+            raise _unknown_namespace_error(parent)
+        return Response(200, encode({"namespaces": [] if parent else [[NAMESPACE]]}), visible.headers)
 
     def _table(self, request: Request, prefix: str, namespace: str, name: str) -> Response:
-        shown = self._shown(prefix, namespace)
-        response = self._loaded(request, shown, name)
+        visible = self._visible_in(prefix, namespace)
+        response = self._load_response(request, visible, name)
         if response is not None:
             return response
-        if prefix == _LIVE:  # All tables may have been deleted and published again: cuts begin at 1.
-            shown = self._at(prefix, uncached=True)
-            response = self._loaded(request, shown, name)
-        if response is None and self._cuts.numbered(shown.number + 1) is None:
-            raise missing_error(shown.tables[name].metadata)
+        if prefix == _LIVE:  # All tables may have been deleted and published anew: cuts begin at 1.
+            visible = self._visible_at_prefix(prefix, uncached=True)
+            response = self._load_response(request, visible, name)
+        if response is None and self._cuts.numbered(visible.number + 1) is None:
+            raise missing_error(visible.tables[name].metadata)
         if response is None:
-            raise _deleted(shown.number)
+            raise _missing_cut_error(visible.number)
         return response
 
-    def _loaded(self, request: Request, shown: _Shown, name: str) -> Response | None:
-        """The response to a load of a table; None if its metadata was deleted."""
-        table = shown.tables.get(name)
+    def _load_response(self, request: Request, visible: _VisibleTables, name: str) -> Response | None:
+        """The response to a request for a table; None if its metadata was deleted."""
+        table = visible.tables.get(name)
         if table is None:
-            at = f"at cut {shown.number}" if shown.number else "yet: nothing was published, `txnstore table sync` does"
-            msg = f"there is no table {name!r} in the namespace {NAMESPACE!r} {at}"
+            when = (
+                f"at cut {visible.number}"
+                if visible.number
+                else "yet: nothing was published, `txnstore table sync` does"
+            )
+            msg = f"there is no table {name!r} in the namespace {NAMESPACE!r} {when}"
             raise RefusedError(404, "NoSuchTableException", msg)
         if request.method == "HEAD":
-            return Response(204, headers=shown.headers)
+            return Response(204, headers=visible.headers)
         tag = f'"{table.sha256}"'
-        headers = (*shown.headers, ("ETag", tag))
-        if tag in _tags(request.headers.get("if-none-match", "")):
+        headers = (*visible.headers, ("ETag", tag))
+        if tag in _entity_tags(request.headers.get("if-none-match", "")):
             return Response(304, headers=headers)
         data = self._cuts.metadata(table)
         if data is None:
             return None
-        place = encode(self._location.of(table.metadata))
-        # The bytes that were published: a document that is decoded and encoded again could differ from them.
-        body = b'{"metadata-location":' + place + b',"metadata":' + data + b',"config":{}}'
+        location = encode(self._location.of(table.metadata))
+        # The published bytes: decoded and encoded again, the document could differ.
+        body = b'{"metadata-location":' + location + b',"metadata":' + data + b',"config":{}}'
         return Response(200, body, headers)
 
 
-def _shown_newest(newest: Newest) -> _Shown:
-    return _shown(newest.cut, () if newest.stale is None else ((STALE, newest.stale),))
+def _visible_at_newest(newest: Newest) -> _VisibleTables:
+    return _visible_at(newest.cut, () if newest.stale is None else ((STALE, newest.stale),))
 
 
-def _shown(cut: CutDocument | None, headers: tuple[tuple[str, str], ...] = ()) -> _Shown:
+def _visible_at(cut: CutDocument | None, headers: tuple[tuple[str, str], ...] = ()) -> _VisibleTables:
     if cut is None:
-        return _Shown(0, {}, {"txnstore.cut": "0"}, headers)
+        return _VisibleTables(0, {}, {"txnstore.cut": "0"}, headers)
     tables = {name: table for name, table in cut.tables.items() if not table.dropped}
     properties = {
         "txnstore.cut": str(cut.number),
         "txnstore.heads": ",".join(map(str, cut.heads)),
         "txnstore.timestamp-ms": str(cut.timestamp),
     }
-    return _Shown(cut.number, tables, properties, headers)
+    return _VisibleTables(cut.number, tables, properties, headers)
 
 
-def _found(request: Request, shown: _Shown, body: bytes) -> Response:
-    """The response with what was asked for; to HEAD one without content."""
-    return Response(204, headers=shown.headers) if request.method == "HEAD" else Response(200, body, shown.headers)
+def _content_response(request: Request, visible: _VisibleTables, body: bytes) -> Response:
+    """The response with content; to HEAD, one without."""
+    return Response(204, headers=visible.headers) if request.method == "HEAD" else Response(200, body, visible.headers)
 
 
-def _refused_write(method: str, segments: list[str]) -> Response:
-    """The response to a request that would change something: a refusal, but that reports of metrics are dropped."""
+def _write_response(method: str, segments: list[str]) -> Response:
+    """Refuse a request that would change something; reports of metrics are accepted and dropped."""
     match segments:
         case ["v1", _, "namespaces", _, "tables", _, "metrics"] if method == "POST":
             return Response(204)
@@ -273,18 +279,18 @@ def _refused_write(method: str, segments: list[str]) -> Response:
     raise RefusedError(403, "ForbiddenException", msg)
 
 
-def _no_namespace(name: str) -> RefusedError:
+def _unknown_namespace_error(name: str) -> RefusedError:
     msg = f"there is no namespace {name!r}: all tables are in {NAMESPACE!r}"
     return RefusedError(404, "NoSuchNamespaceException", msg)
 
 
-def _deleted(number: int) -> RefusedError:
+def _missing_cut_error(number: int) -> RefusedError:
     msg = f"the cut {number} of the tables does not exist, or no longer: open a new session, which sees a newer one"
     return RefusedError(404, "NoSuchNamespaceException", msg)
 
 
-def _parsed(target: str) -> tuple[list[str], dict[str, str]]:
-    """The segments of the path and the members of the query, decoded."""
+def _parse_target(target: str) -> tuple[list[str], dict[str, str]]:
+    """The decoded segments of the path and members of the query."""
     path, _, query = re.sub("^https?://[^/?]*", "", target, count=1).partition("?")
     if not path.startswith("/"):
         raise RefusedError(400, "BadRequestException", "the target of the request is not a path")
@@ -300,11 +306,11 @@ def _parsed(target: str) -> tuple[list[str], dict[str, str]]:
     return segments, {name: values[0] for name, values in members.items()}
 
 
-def _tags(header: str) -> set[str]:
+def _entity_tags(header: str) -> set[str]:
     """The entity tags of ``If-None-Match``."""
     return {tag.strip().removeprefix("W/") for tag in header.split(",")}
 
 
-def _digest(token: str) -> bytes:
-    """What is compared in place of a token: as long as that of any other."""
+def _token_digest(token: str) -> bytes:
+    """A digest that is compared in place of a token, as long as that of any other token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

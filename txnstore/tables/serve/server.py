@@ -1,7 +1,7 @@
 """The HTTP server around the router: bounded in connections, bytes and time, whatever clients send.
 
-A thread for each connection, at most :attr:`Limits.connections` of them. What a client can make the server hold is the
-head of one request for each connection; bodies are read and dropped.
+A thread for each connection, at most :attr:`Limits.connections` of them. The server holds at most the head of one
+request for each connection; bodies are read and dropped.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from txnstore.tables.serve.routes import Router
 
 _LOG = logging.getLogger(__name__)
 
-#: The bytes of a body, or of what follows a last response, that are read at a time.
+#: The bytes that are read at a time of a body, or of input after the last response.
 _CHUNK = 64 << 10
-#: Seconds in which what follows a last response is read.
+#: Seconds for which input after the last response is read.
 _LINGER_S = 2.0
+#: The most digits of a length that are parsed: more are too many bytes in any case.
+_MAX_LENGTH_DIGITS = 18
 #: Statuses of responses without content, which have no length either.
-_EMPTY = frozenset({204, 304})
+_WITHOUT_CONTENT = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may occupy.
+    """The limits on clients.
 
     Attributes:
         connections: The connections that are open at a time.
@@ -61,7 +63,7 @@ class _TooLongError(Exception):
 
 
 class _Incoming(io.RawIOBase):
-    """What arrives on a connection, within limits of bytes and time that are set for each request.
+    """The input of a connection, within limits of bytes and time that are set for each request.
 
     Args:
         clock: Returns the time in milliseconds since some time in the past.
@@ -71,24 +73,24 @@ class _Incoming(io.RawIOBase):
         self._connection, self._clock = connection, clock
         #: The time of the clock at which reads end.
         self._deadline = 0
-        #: Seconds after the next byte at which they do; None: the deadline stays.
-        self._then: float | None = None
+        #: The seconds after the first byte that become the deadline then; None: the deadline stays.
+        self._seconds_after_first: float | None = None
         #: The bytes that may arrive before another limit is set.
-        self._left = 0
+        self._allowed_bytes = 0
 
     @property
     def waits(self) -> bool:
         """Whether no byte has arrived since :meth:`wait`."""
-        return self._then is not None
+        return self._seconds_after_first is not None
 
-    def wait(self, size: int, seconds: float, then: float) -> None:
-        """Allow ``size`` bytes: the first one within ``seconds``, all others within ``then`` seconds after it."""
-        self._left, self._then = size, then
+    def wait(self, size: int, seconds: float, seconds_after_first: float) -> None:
+        """Allow ``size`` bytes: the first within ``seconds``, all others within ``seconds_after_first``."""
+        self._allowed_bytes, self._seconds_after_first = size, seconds_after_first
         self._deadline = self._clock() + round(seconds * 1000)
 
     def allow(self, size: int) -> None:
         """Allow ``size`` bytes, until the same deadline."""
-        self._left = size
+        self._allowed_bytes = size
 
     def readable(self) -> bool:
         return True
@@ -100,16 +102,16 @@ class _Incoming(io.RawIOBase):
             TimeoutError: The time has passed.
             _TooLongError: All bytes that were allowed have arrived.
         """
-        if self._left <= 0:
+        if self._allowed_bytes <= 0:
             raise _TooLongError
         rest = self._deadline - self._clock()
         if rest <= 0:
             raise TimeoutError
         self._connection.settimeout(rest / 1000)
-        size = self._connection.recv_into(memoryview(buffer)[: self._left])
-        self._left -= size
-        if size and self._then is not None:
-            self._deadline, self._then = self._clock() + round(self._then * 1000), None
+        size = self._connection.recv_into(memoryview(buffer)[: self._allowed_bytes])
+        self._allowed_bytes -= size
+        if size and self._seconds_after_first is not None:
+            self._deadline, self._seconds_after_first = self._clock() + round(self._seconds_after_first * 1000), None
         return size
 
 
@@ -142,35 +144,39 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _response(self) -> Response | None:
-        """Read a request; returns the response to it, None if no request has come."""
+        """Read a request, and return its response; None if none has arrived."""
         limits = self.server.limits
         self._incoming.wait(limits.head_bytes, limits.idle_s, limits.request_s)
         try:
             if not self._read_request():
                 return None
         except RefusedError as refused:
-            return self._refused(refused)
+            return self._refusal_response(refused)
         except _TooLongError:
-            return self._refused(RefusedError(431, "BadRequestException", "the headers of the request are too long"))
+            return self._refusal_response(
+                RefusedError(431, "BadRequestException", "the headers of the request are too long")
+            )
         except TimeoutError:
             if self._incoming.waits:
                 return None
-            return self._refused(RefusedError(408, "BadRequestException", "the request did not arrive in time"))
+            return self._refusal_response(
+                RefusedError(408, "BadRequestException", "the request did not arrive in time")
+            )
         headers = {name.lower(): value for name, value in self.headers.items()}
         return self.server.answer(Request(self.command, self.path, headers))
 
-    def _refused(self, refused: RefusedError) -> Response:
-        """The response to bytes that are no request, after which the server ends the connection."""
+    def _refusal_response(self, refused: RefusedError) -> Response:
+        """The response to a malformed request, after which the server ends the connection."""
         self.close_connection = self._unread = True
         return refused.response
 
     def _read_request(self) -> bool:
         """Read a request with its body; False if there is none."""
-        most = self.server.limits.line_bytes
-        self.raw_requestline = self.rfile.readline(most + 1)
+        max_bytes = self.server.limits.line_bytes
+        self.raw_requestline = self.rfile.readline(max_bytes + 1)
         if not self.raw_requestline:
             return False
-        if len(self.raw_requestline) > most:
+        if len(self.raw_requestline) > max_bytes:
             raise RefusedError(414, "BadRequestException", "the target of the request is too long")
         if len(self.raw_requestline.split()) != 3:
             raise RefusedError(400, "BadRequestException", "this is no request of HTTP/1.1")
@@ -192,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = lengths.pop()
         if lengths or not (length.isascii() and length.isdecimal()):
             raise RefusedError(400, "BadRequestException", "the Content-Length of the request is no number")
-        if len(length) > 18 or int(length) > self.server.limits.body_bytes:
+        if len(length) > _MAX_LENGTH_DIGITS or int(length) > self.server.limits.body_bytes:
             raise RefusedError(413, "BadRequestException", "the body of the request is too long")
         left = int(length)
         self._incoming.allow(left)
@@ -207,12 +213,12 @@ class _Handler(BaseHTTPRequestHandler):
         raise RefusedError(int(code), "BadRequestException", message or "this is no request of HTTP/1.1")
 
     def _send(self, response: Response) -> None:
-        # The time for all of it: sendall takes the timeout of the socket for that.
+        # The timeout of the socket bounds the whole response: sendall applies it to all bytes together.
         self.request.settimeout(self.server.limits.response_s)
         self.send_response(response.status)
         for name, value in response.headers:
             self.send_header(name, value)
-        if response.status not in _EMPTY:
+        if response.status not in _WITHOUT_CONTENT:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(response.body)))
             self.send_header("Cache-Control", "no-cache")
@@ -230,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def _linger(self) -> None:
-        """Read what still arrives: unread bytes would make the system reset the connection, and drop the response."""
+        """Read remaining input: unread bytes would make the system reset the connection, and drop the response."""
         with suppress(OSError, _TooLongError):
             self.request.shutdown(socket.SHUT_WR)
             self._incoming.wait(self.server.limits.body_bytes, _LINGER_S, _LINGER_S)
@@ -241,38 +247,38 @@ class _Handler(BaseHTTPRequestHandler):
         return "txnstore"
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Nothing: each answer is in the log."""
+        """Do nothing: :meth:`_send` logs each response."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what is wrong with a request is in its response."""
+        """Do nothing: the response has the fault of a request."""
 
 
 class CatalogServer(ThreadingHTTPServer):
     """Serves a catalog.
 
     Args:
-        bound: The socket that listens; closed by :meth:`stop`.
+        listener: The socket that listens; closed by :meth:`stop`.
         router: Answers the requests.
         clock: Returns the time in milliseconds since some time in the past: the real one, as sockets have.
-        limits: What clients may occupy.
+        limits: The limits on clients.
     """
 
-    daemon_threads = True  # Those that wait for storage longer than the end does are left to the exit.
+    daemon_threads = True  # Threads that wait for the storage longer than :meth:`stop` does end with the process.
 
     def __init__(
-        self, bound: socket.socket, router: Router, clock: Callable[[], int], limits: Limits | None = None
+        self, listener: socket.socket, router: Router, clock: Callable[[], int], limits: Limits | None = None
     ) -> None:
-        super().__init__(bound.getsockname(), _Handler, bind_and_activate=False)
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
-        self.socket = bound
+        self.socket = listener
         self.router, self.clock, self.limits = router, clock, limits or Limits()
         #: Guards the field below; notified when a connection has ended.
-        self._changed = threading.Condition()
+        self._connection_ended = threading.Condition()
         #: The open connections.
-        self._open: set[Any] = set()
+        self._open_connections: set[Any] = set()
 
     def answer(self, request: Request) -> Response:
-        """The response to a request, also if the server has an error."""
+        """Answer a request; an error of the server becomes a response, too."""
         try:
             return self.router.answer(request)
         except Exception:  # noqa: BLE001 - The client gets a response whatever fails.
@@ -280,36 +286,36 @@ class CatalogServer(ThreadingHTTPServer):
             return RefusedError(500, "ServiceFailureException", "the server has an error: see its log").response
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._admitted(request):
+        if not self._admit(request):
             self._refuse(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._ended(request)
+            self._on_connection_end(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._ended(request)
+            self._on_connection_end(request)
 
-    def _admitted(self, connection: Any) -> bool:
-        """Count a connection among the open ones; False if there are too many."""
-        with self._changed:
-            if len(self._open) >= self.limits.connections:
+    def _admit(self, connection: Any) -> bool:
+        """Count a connection as open; return False if there are too many."""
+        with self._connection_ended:
+            if len(self._open_connections) >= self.limits.connections:
                 return False
-            self._open.add(connection)
+            self._open_connections.add(connection)
             return True
 
-    def _ended(self, connection: Any) -> None:
-        with self._changed:
-            self._open.discard(connection)
-            self._changed.notify_all()
+    def _on_connection_end(self, connection: Any) -> None:
+        with self._connection_ended:
+            self._open_connections.discard(connection)
+            self._connection_ended.notify_all()
 
     def _refuse(self, connection: Any) -> None:
-        """Refuse a connection, without a wait for its client."""
+        """Refuse a connection without waiting for its client."""
         body = RefusedError(503, "ServiceUnavailableException", "too many connections are open").response.body
         head = (
             "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
@@ -325,7 +331,7 @@ class CatalogServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
-        if isinstance(error, OSError):  # The client has ended it, before it was read from.
+        if isinstance(error, OSError):  # The client ended the connection before it was read.
             _LOG.debug("a connection ended", extra={"error": error})
         else:
             _LOG.error("a connection failed", exc_info=error, extra={"error": error})
@@ -336,11 +342,11 @@ class CatalogServer(ThreadingHTTPServer):
         :meth:`serve_forever` must run in another thread.
         """
         self.shutdown()
-        with self._changed:
-            for each in self._open:
+        with self._connection_ended:
+            for each in self._open_connections:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RD)  # Idle ones end; the others do after their response.
-            self._changed.wait_for(lambda: not self._open, self.limits.end_s)
+                    each.shutdown(socket.SHUT_RD)  # Idle connections end at once, others after their response.
+            self._connection_ended.wait_for(lambda: not self._open_connections, self.limits.end_s)
         self.server_close()
 
 
@@ -353,18 +359,18 @@ def run(server: CatalogServer, ready: Callable[[], None]) -> None:
     sender, receiver = socket.socketpair()
     numbers = (signal.SIGTERM, signal.SIGINT)
 
-    def end(*_: object) -> None:
+    def stop(*_: object) -> None:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
         sender.send(b"\0")
 
     with sender, receiver:
-        before = {number: signal.signal(number, end) for number in numbers}
+        old_handlers = {number: signal.signal(number, stop) for number in numbers}
         try:
             threading.Thread(target=server.serve_forever, name="txnstore-tables", daemon=True).start()
             ready()
             receiver.recv(1)
             server.stop()
         finally:
-            for number, handler in before.items():
+            for number, handler in old_handlers.items():
                 signal.signal(number, handler)
