@@ -27,12 +27,12 @@ def main() -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process with this exit status, without taking the interpreter apart.
+    """End the process with this exit status, without finalizing the interpreter.
 
     Libraries with threads of their own (obstore, Arrow, DuckDB) may be in the middle of a request after Ctrl-C. A
-    thread of Rust that needs the interpreter while that is finalized ends the process by a signal; see
-    :func:`txnstore.threads.wait_for_deliveries`. What must be done at an exit is done: threads that are not
-    daemons are waited for, exit functions are called, output is flushed.
+    thread of Rust that needs the interpreter during finalization ends the process by a signal; see
+    :func:`txnstore.threads.wait_for_deliveries`. The duties of an exit remain: wait for threads that are no daemons,
+    call exit functions, flush output.
     """
     import atexit
     import contextlib

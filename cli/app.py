@@ -75,7 +75,7 @@ _ADVICE: dict[type[Exception], str] = {
     ConsumerClosedError: _REPEAT,
     TransactionalIdAuthorizationError: TopicAuthorizationError.advice,
     InvalidTxnTimeoutError: "Give a timeout within these limits.",
-    ReadOnlyError: "",  # A message that names what needs the right to write.
+    ReadOnlyError: "",  # The message names the operation that needs the right to write.
     UnsoundStoreError: "Look with `txnstore recover --dry-run`; --force vacuums a damaged store, and --foreign ID "
     "deletes the chains of another one.",
     GroupNotEmptyError: "Stop its consumers first, or wait for their session timeout. If their gateways never return, "
@@ -107,16 +107,16 @@ topic.add_command(delete_records)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line; returns the exit status. Errors are one line on standard error."""
+    """Run the command line, and return the exit status. Errors are one line on standard error."""
     app = App()
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - Stays open; print would use standard output instead.
     if sys.stdout is None:
         app.out.error("standard output is closed", "Send it somewhere, such as to /dev/null.")
         return 1
-    ended = _Termination()
+    termination = _Termination()
     try:
-        with _warnings(app), ended:
+        with _showing_warnings(app), termination:
             status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
     except (BrokenPipeError, SystemExit):
@@ -125,42 +125,42 @@ def run(arguments: Sequence[str]) -> int:
         _drop_output()
         return 0
     except (click.Abort, KeyboardInterrupt):
-        print("terminated" if ended.came else "interrupted", file=sys.stderr)
-        return 143 if ended.came else 130
+        print("terminated" if termination.was_signaled else "interrupted", file=sys.stderr)
+        return 143 if termination.was_signaled else 130
     except Exception as error:  # noqa: BLE001 - The only place that maps errors to exit statuses.
-        return _failed(app, error)
+        return _report_error(app, error)
     return status if isinstance(status, int) else 0
 
 
 class _Termination:
-    """In its block SIGTERM ends a command as an interrupt does: members leave their groups, transactions are aborted.
+    """Makes SIGTERM interrupt the command in its block: members leave their groups, transactions are aborted.
 
-    Only the first one does; a second one, such as that to a whole process group, must not end the cleaning up. What
-    handles or ignores SIGTERM already is left as it is.
+    Only the first SIGTERM does; a second one, such as to the whole process group, must not stop the clean-up. An
+    existing handler of SIGTERM, or its being ignored, is left as it is.
     """
 
     def __init__(self) -> None:
-        self.came = False
-        self._handles = False
+        self.was_signaled = False
+        self._is_installed = False
 
-    def _handle(self, *_: object) -> None:
-        if not self.came:
-            self.came = True
+    def _interrupt(self, *_: object) -> None:
+        if not self.was_signaled:
+            self.was_signaled = True
             raise KeyboardInterrupt
 
     def __enter__(self) -> None:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._handle)
-            self._handles = True
+            signal.signal(signal.SIGTERM, self._interrupt)
+            self._is_installed = True
 
     def __exit__(self, *_: object) -> None:
-        if self._handles:
+        if self._is_installed:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def _warnings(app: App) -> Iterator[None]:
+def _showing_warnings(app: App) -> Iterator[None]:
     """Print each warning of txnstore as one line; other warnings as before."""
     from txnstore.validation import BlockedReadWarning
 
@@ -178,7 +178,8 @@ def _warnings(app: App) -> Iterator[None]:
         yield
 
 
-def _failed(app: App, error: Exception) -> int:
+def _report_error(app: App, error: Exception) -> int:
+    """Print an error in one line, and return the exit status."""
     if app.debug and not isinstance(error, click.ClickException):
         raise error
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

@@ -18,11 +18,11 @@ def yes_option(function: F) -> F:
     return click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")(function)
 
 
-def asks(action: str, *, yes: bool, dry_run: bool | None = None) -> bool:
+def must_ask(action: str, *, yes: bool, dry_run: bool | None = None) -> bool:
     """Whether the command has to ask before it acts.
 
-    Call it first: a refused command makes no request. Only where the command is about one thing by its name, call it
-    after that has been found: that there is none is said before anything is asked for.
+    Call it first: a refused command makes no request. For a command on one named object, call it after the object was
+    found, so that a missing object is reported before the question.
 
     Args:
         action: What the command does, as in ``delete topic 'orders'``.
@@ -30,14 +30,14 @@ def asks(action: str, *, yes: bool, dry_run: bool | None = None) -> bool:
         dry_run: Whether ``--dry-run`` was given; None if the command has no such option.
 
     Raises:
-        click.UsageError: It has to ask, but there is no terminal to ask on.
+        click.UsageError: The command has to ask, but there is no terminal.
     """
     if yes or dry_run:
         return False
     if can_ask():
         return True
-    look = "" if dry_run is None else ", or look at the plan with --dry-run"
-    msg = f"there is no terminal to ask whether to {action}: confirm with --yes{look}"
+    alternative = "" if dry_run is None else ", or look at the plan with --dry-run"
+    msg = f"there is no terminal to ask whether to {action}: confirm with --yes{alternative}"
     raise click.UsageError(msg)
 
 
@@ -47,7 +47,7 @@ def can_ask() -> bool:
 
 
 def ask(question: str) -> None:
-    """Ask; an answer other than yes ends the command.
+    """Ask the question; an answer other than yes ends the command.
 
     Raises:
         CommandError: The answer is no.

@@ -47,12 +47,12 @@ class App:
     """The shared options of one invocation."""
 
     url: str | None = None
-    given_principal: str | None = None
+    principal_option: str | None = None
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     debug: bool = False
     out: Output = field(default_factory=Output)
     command_path: str = "txnstore"
-    counted: CountingStore | None = field(default=None, repr=False)
+    counting_objects: CountingStore | None = field(default=None, repr=False)
 
     def store_url(self) -> str:
         """The URL of the store; raises a usage error if none is given."""
@@ -65,15 +65,15 @@ class App:
         return url
 
     def principal(self) -> str:
-        """The principal that asks: ``--principal``, else that of the environment, else the anonymous one.
+        """The principal of the command: ``--principal``, else that of the environment, else the anonymous one.
 
         Raises:
-            click.UsageError: That of the environment is not a principal.
+            click.UsageError: The environment names no valid principal.
         """
         from txnstore.connection import PRINCIPAL, principal_of
 
         try:
-            return principal_of(self.given_principal)
+            return principal_of(self.principal_option)
         except InvalidConfigError as error:
             msg = f"{PRINCIPAL}: {error}"
             raise click.UsageError(msg) from None
@@ -87,22 +87,22 @@ class App:
             return open_on(objects, read_only=read_only, principal=principal)
 
     def connect(self) -> Connection:
-        """Connect to the chosen store, read-only, and load it: for commands that show parts of it."""
-        connection = self.unloaded()
+        """Connect to the store, read-only, and load it: for commands that show parts of it."""
+        connection = self.connect_unloaded()
         with self.progress("opening the store"):
             connection.load()
         return connection
 
     @contextmanager
     def operations(self) -> Iterator[Store]:
-        """The store for commands that only describe it: read-only, and without an import of Arrow."""
+        """Open the store for commands that only describe it: read-only, and without an import of Arrow."""
         from txnstore.store import Store
 
         with self.connect() as connection:
             yield Store(connection)
 
     def reader(self) -> Store:
-        """Open the store to read: it is written to only to end an expired transaction that holds records back."""
+        """Open the store to read; the only write is the end of an expired transaction that blocks records."""
         from txnstore.connection import open_to_read
         from txnstore.store import Store
 
@@ -110,44 +110,44 @@ class App:
         with self.progress("opening the store"):
             return Store(open_to_read(objects, principal))
 
-    def unloaded(self, *, read_only: bool = True) -> Connection:
-        """A connection through which nothing was read yet: the store may be too damaged to open."""
+    def connect_unloaded(self, *, read_only: bool = True) -> Connection:
+        """Connect without reading anything: the store may be too damaged to open."""
         from txnstore.connection import Connection
 
         return Connection(self.objects(), read_only=read_only, checked=False, principal=self.principal())
 
     @contextmanager
     def progress(self, activity: str) -> Iterator[None]:
-        """Show what the command does and what it has read and written so far, if the block takes long."""
-        counted = self.counted
-        before = counted.snapshot() if counted is not None else None
+        """Show the activity and the requests and bytes so far, if the block takes long."""
+        counting_objects = self.counting_objects
+        old_counts = counting_objects.snapshot() if counting_objects is not None else None
 
         def detail() -> str:
-            if counted is None or before is None:
+            if counting_objects is None or old_counts is None:
                 return ""
-            counts = counted.snapshot() - before
+            counts = counting_objects.snapshot() - old_counts
             return f"{counts.requests:,} requests, {size(counts.bytes_in + counts.bytes_out)}"
 
         with self.out.progress(activity, detail=detail):
             yield
 
     def objects(self) -> CountingStore:
-        """The object store that was chosen; its requests are counted."""
+        """Open the chosen object store; its requests are counted."""
         from txnstore.storage.counting import CountingStore
         from txnstore.storage.registry import open_store
 
-        self.counted = CountingStore(open_store(self.store_url(), self.storage_options or None))
-        return self.counted
+        self.counting_objects = CountingStore(open_store(self.store_url(), self.storage_options or None))
+        return self.counting_objects
 
 
-#: Words of Kafka's commands for those of ours.
-_KAFKA = {"describe": "show", "describe-producers": "producers", "describe-transactions": "show"}
+#: The names of commands by the names that Kafka's tools have for them.
+_KAFKA_COMMANDS = {"describe": "show", "describe-producers": "producers", "describe-transactions": "show"}
 
 
 class CommandGroup(click.Group):
-    """Commands; the chosen one is kept for those errors of click's parser that do not name it.
+    """Commands; the chosen one is recorded for errors of click's parser that do not name it.
 
-    The help has the whole first sentence of each, which click would cut to a line.
+    The help has the whole first sentence of each command, which click would cut to a line.
     """
 
     def resolve_command(
@@ -164,14 +164,14 @@ class CommandGroup(click.Group):
 
 
 class NounGroup(CommandGroup):
-    """The commands of a noun; one under Kafka's name is refused with ours."""
+    """The commands of a noun; a command of Kafka's tools is refused with the name that it has here."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        ours = _KAFKA.get(args[0], "")
-        if ours in self.commands and args[0] not in self.commands:
-            msg = f"No such command {args[0]!r}: here it is `{ctx.command_path} {ours}`"
+        name_here = _KAFKA_COMMANDS.get(args[0], "")
+        if name_here in self.commands and args[0] not in self.commands:
+            msg = f"No such command {args[0]!r}: here it is `{ctx.command_path} {name_here}`"
             raise click.UsageError(msg, ctx)
         return super().resolve_command(ctx, args)
 
@@ -184,7 +184,7 @@ def shared_options(*, hidden: bool = True, principal: bool = True) -> Callable[[
 
     Args:
         hidden: Whether the help leaves them out.
-        principal: Whether ``--principal`` is one of them: after a command about rules it names whom they are for.
+        principal: Whether ``--principal`` is one of them: after a command about rules it names the principal of rules.
     """
     options = [
         click.option(
@@ -206,12 +206,12 @@ def shared_options(*, hidden: bool = True, principal: bool = True) -> Callable[[
         ),
     ]  # fmt: skip
     if principal:
-        who = click.option(
+        principal_option = click.option(
             "--principal", "asking", type=Principal(), metavar="User:NAME", expose_value=False, hidden=hidden,
             callback=_set_principal,
             help="Who asks, such as User:billing, in a store that checks rights. Default: $TXNSTORE_PRINCIPAL.",
         )  # fmt: skip
-        options.insert(1, who)
+        options.insert(1, principal_option)
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -228,7 +228,7 @@ def _set_store(context: click.Context, _parameter: click.Parameter, value: str |
 
 def _set_principal(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
-        context.ensure_object(App).given_principal = value
+        context.ensure_object(App).principal_option = value
 
 
 def _set_storage_options(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> None:

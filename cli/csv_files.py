@@ -1,4 +1,4 @@
-"""Reads CSV files: cells are bytes, and the column of the topic decides what they are."""
+"""Reads CSV files: cells are bytes, which the type of the column converts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from txnstore.cli.context import CommandError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The bytes of a block, in which the longest row fits, or which is doubled; and the most that Arrow takes.
-_BLOCK = 1 << 20
-_MAX_BLOCK = (1 << 31) - 1
+#: The bytes of a block, which is doubled for a longer row; and the most that Arrow takes.
+_BLOCK_BYTES = 1 << 20
+_MAX_BLOCK_BYTES = (1 << 31) - 1
 
 
 def csv_batches(path: Path, nulls: tuple[str, ...], advice: str) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows of a file in columns of binary, with the bytes read so far.
+    """Yield the rows of a file in binary columns, with the bytes read so far.
 
     Args:
         path: The file.
@@ -30,29 +30,31 @@ def csv_batches(path: Path, nulls: tuple[str, ...], advice: str) -> Iterator[tup
     """
     import pyarrow as pa
 
-    block, done = _BLOCK, 0
+    block_bytes, done_rows = _BLOCK_BYTES, 0
     while True:
         try:
-            for batch, position in _from_row(path, block, nulls, done):
-                done += batch.num_rows
+            for batch, position in _batches_from_row(path, block_bytes, nulls, done_rows):
+                done_rows += batch.num_rows
                 yield batch, position
         except pa.ArrowException as error:
-            # A row is longer than a block.
-            if "straddling" in str(error) and block < _MAX_BLOCK:
-                block = min(2 * block, _MAX_BLOCK)
+            # A row does not fit into a block: read on with larger blocks, from the row after the last yielded one.
+            if "straddling" in str(error) and block_bytes < _MAX_BLOCK_BYTES:
+                block_bytes = min(2 * block_bytes, _MAX_BLOCK_BYTES)
                 continue
-            raise CommandError(f"{path.name}{_where_and_what(str(error))}", advice) from None
+            raise CommandError(f"{path.name}{_error_suffix(str(error))}", advice) from None
         return
 
 
-def _where_and_what(error: str) -> str:
-    """The end of the message of an error of Arrow, which counts the header as a row."""
-    found = re.match(r"CSV parse error: Row #(\d+): ", error)
-    return f": {error}" if found is None else f", row {int(found[1]) - 1}: {error[found.end() :]}"
+def _error_suffix(error: str) -> str:
+    """The row and text of an error of Arrow, which counts the header as a row."""
+    match = re.match(r"CSV parse error: Row #(\d+): ", error)
+    return f": {error}" if match is None else f", row {int(match[1]) - 1}: {error[match.end() :]}"
 
 
-def _from_row(path: Path, block: int, nulls: tuple[str, ...], first: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The batches of the rows from a row on."""
+def _batches_from_row(
+    path: Path, block_bytes: int, nulls: tuple[str, ...], rows_to_skip: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the batches of a file without its first ``rows_to_skip`` rows."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -62,25 +64,27 @@ def _from_row(path: Path, block: int, nulls: tuple[str, ...], first: int) -> Ite
         strings_can_be_null=bool(nulls),
         quoted_strings_can_be_null=False,
     )
-    last: pa.RecordBatch | None = None
+    pending: pa.RecordBatch | None = None
     with path.open("rb") as stream:
         reader = csv.open_csv(
             stream,
-            read_options=csv.ReadOptions(block_size=block, use_threads=False),  # Errors name the row, without threads.
+            read_options=csv.ReadOptions(
+                block_size=block_bytes, use_threads=False
+            ),  # Errors name the row, without threads.
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )
-        # The last batch is checked before it is sent.
+        # One batch is held back, because the last one is checked before it is sent.
         for batch in reader:
-            skipped = min(first, batch.num_rows)
-            first -= skipped
+            skipped = min(rows_to_skip, batch.num_rows)
+            rows_to_skip -= skipped
             if skipped < batch.num_rows:
-                if last is not None:
-                    yield last, stream.tell()
-                last = batch.slice(skipped)
-        if last is not None:
-            _check_end(path, last)
-            yield last, path.stat().st_size
+                if pending is not None:
+                    yield pending, stream.tell()
+                pending = batch.slice(skipped)
+        if pending is not None:
+            _check_end(path, pending)
+            yield pending, path.stat().st_size
 
 
 def _check_end(path: Path, last: pa.RecordBatch) -> None:
@@ -91,6 +95,6 @@ def _check_end(path: Path, last: pa.RecordBatch) -> None:
         end = stream.seek(0, 2)
         stream.seek(max(0, end - len(quoted) - 1))
         tail = stream.read()
-    if tail in {between + quoted for between in (b",", b"\n", b"\r")}:
+    if tail in {separator + quoted for separator in (b",", b"\n", b"\r")}:
         msg = f"{path.name} ends inside of quotation marks: the last cell begins with {cell[:40]!r}"
         raise CommandError(msg, "Close them, or write a quotation mark that is part of a text twice.")

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def engine_options(function: F) -> F:
-    """``--engine`` and ``--spark-conf``."""
+    """Add ``--engine`` and ``--spark-conf`` to a command."""
     engine = click.option(
         "--engine", type=click.Choice(["duckdb", "spark"]), default="duckdb", show_default=True,
         help="spark: as tasks of Spark, many partitions at once.",
@@ -25,12 +25,12 @@ def engine_options(function: F) -> F:
     return engine(conf(function))
 
 
-def start_engine(engine: str, spark_conf: tuple[str, ...], *, used: bool) -> None:
+def start_engine(engine: str, spark_conf: tuple[str, ...], *, is_used: bool) -> None:
     """Start a session of Spark with these settings, if one is needed."""
     settings = parse_pairs(spark_conf, "--spark-conf", lambda _, text: text)
     if settings and engine != "spark":
         raise click.UsageError("--spark-conf needs --engine spark")
-    if settings and used:
+    if settings and is_used:
         from txnstore.spark.engine import session
 
         session(settings)

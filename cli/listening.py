@@ -1,4 +1,4 @@
-"""Where commands that serve listen: addresses as options, and their sockets."""
+"""Addresses that commands listen on: as options, and as sockets."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Address(click.ParamType[tuple[str, int]]):
         return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def bound(address: tuple[str, int]) -> socket.socket:
-    """A socket that listens at a host and a port.
+def listen_on(address: tuple[str, int]) -> socket.socket:
+    """Return a socket that listens at a host and a port.
 
     Raises:
-        CommandError: It cannot.
+        CommandError: The address cannot be listened on.
     """
     try:
         return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)

@@ -1,4 +1,4 @@
-"""Log records on standard error, with their fields: what --debug shows."""
+"""Log records on standard error, with their fields, for --debug."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 #: The attributes of every record; all others are fields.
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class FieldFormatter(logging.Formatter):
     """Level, logger and message of a record, then its fields: ``INFO txnstore.connection: store opened ms=12``.
 
-    An error that the message has is not repeated as a field. Text that could pass for another line is quoted.
+    An ``error`` that the message contains is no field. Unprintable text, such as a line end, is quoted.
 
     Args:
         times: Whether a line begins with its time, in UTC, in ISO 8601.
@@ -30,7 +30,7 @@ class FieldFormatter(logging.Formatter):
         if self._times:
             parts.insert(0, datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"))
         for name, value in record.__dict__.items():
-            if name not in _STANDARD and not (name == "error" and str(value) in record.message):
+            if name not in _STANDARD_ATTRIBUTES and not (name == "error" and str(value) in record.message):
                 parts.append(f"{name}={value if str(value).isprintable() else repr(value)}")
         return " ".join(parts)
 
@@ -45,13 +45,13 @@ def printed_logs(level: int = logging.DEBUG, name: str = "txnstore", *, times: b
     """
     logger, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter(times=times))
-    before, handlers, propagated = logger.level, logger.handlers, logger.propagate
+    old_level, old_handlers, old_propagate = logger.level, logger.handlers, logger.propagate
     logger.setLevel(level)
-    logger.handlers = [handler]  # In place of those of a block around this one.
+    logger.handlers = [handler]  # In place of the handlers of an outer block.
     logger.propagate = False
     try:
         yield
     finally:
-        logger.handlers = handlers
-        logger.setLevel(before)
-        logger.propagate = propagated
+        logger.handlers = old_handlers
+        logger.setLevel(old_level)
+        logger.propagate = old_propagate

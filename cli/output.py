@@ -50,14 +50,14 @@ class Output:
             for row in rows:
                 self.line(to_json(row))
             return
-        listed = list(rows)
-        if listed:
-            self._lines(_layout(listed, columns, sys.stdout, verbatim=verbatim))
+        all_rows = list(rows)
+        if all_rows:
+            self._lines(_layout(all_rows, columns, sys.stdout, verbatim=verbatim))
         elif empty:
             self.note(empty)
 
     def plan(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Print what a command is going to do as a table to standard error, also with ``--json``."""
+        """Print the plan of a command as a table to standard error, also with ``--json``."""
         if rows:
             print("\n".join(_layout(rows, columns, sys.stderr)), file=sys.stderr, flush=True)
 
@@ -115,13 +115,13 @@ class Output:
             self.warning(text)
 
     def foreign(self, store_ids: Iterable[str]) -> None:
-        """Report the chains of other stores; the exit status says it, too."""
+        """Report the chains of other stores; the exit status shows them, too."""
         from txnstore.chain.keys import Keys
         from txnstore.compactor.foreign import choice
 
-        for each in store_ids:
-            shows = "`txnstore recover --dry-run` shows what it holds"
-            self.error(f"{Keys(each).chains} belongs to another store: {shows}. {choice(each)}")
+        for store_id in store_ids:
+            hint = "`txnstore recover --dry-run` shows what it holds"
+            self.error(f"{Keys(store_id).chains} belongs to another store: {hint}. {choice(store_id)}")
 
     def error(self, message: str, advice: str = "") -> None:
         """Print an error with advice, in one line, to standard error."""
@@ -152,7 +152,7 @@ def _layout(
 ) -> list[str]:
     from txnstore.cli.tables import Column, layout
 
-    laid_out = [
+    text_columns = [
         Column(
             title=column if verbatim else column.replace("_", " "),
             cells=[display(row.get(column)) for row in rows],
@@ -160,16 +160,19 @@ def _layout(
         )
         for column in columns
     ]
-    return layout(laid_out, _width(stream), drop_empty=not verbatim)
+    return layout(text_columns, _width(stream), drop_empty=not verbatim)
 
 
 def _width(stream: TextIO) -> int | None:
-    """The width of the terminal; None if the stream is none."""
+    """The width of the terminal; None if the stream is no terminal."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def display(value: Any) -> str:
-    """A value as text: empty for None, strings unchanged, other values as in JSON."""
+    """Format a value for people: None is empty, a bool yes or no, a flat list its items separated by commas.
+
+    Strings are unchanged, NaN and infinite floats are Python's text, and other values are JSON.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -178,14 +181,14 @@ def display(value: Any) -> str:
         return value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    shown = plain(value)
-    if isinstance(shown, list) and not any(isinstance(item, list | dict) for item in shown):
-        return ", ".join(map(display, shown))
-    return shown if isinstance(shown, str) else to_json(shown)
+    json_value = plain(value)
+    if isinstance(json_value, list) and not any(isinstance(item, list | dict) for item in json_value):
+        return ", ".join(map(display, json_value))
+    return json_value if isinstance(json_value, str) else to_json(json_value)
 
 
 def instant(milliseconds: int | None) -> str | None:
-    """A time in milliseconds since the epoch as ISO 8601 in UTC."""
+    """Format a time in milliseconds since the epoch as ISO 8601 in UTC."""
     if milliseconds is None:
         return None
     from txnstore.runtime import LATEST_MS

@@ -1,6 +1,6 @@
-"""Shows on a terminal how far a command is that takes longer than a second.
+"""Shows the progress of a command that takes longer than a second on a terminal.
 
-A command that is done earlier prints nothing and imports nothing for it: a thread waits, and draws if it still runs.
+A faster command prints and imports nothing for it: a thread waits, and draws if the command still runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def progress_bar(
     """Show a bar on standard error while the block runs, once it has run for ``delay`` seconds.
 
     Args:
-        activity: What the command does.
+        activity: The activity of the command.
         total: The amount of work; None if unknown: then the bar only moves.
         detail: Text after the bar, computed at each drawing in another thread.
         delay: Seconds before the bar is drawn.
@@ -73,12 +73,12 @@ def _draw(
     ) as bar:
         task = bar.add_task(activity, total=amounts[1], detail="")
         while True:
-            text = detail() if detail is not None else _share(amounts)
+            text = detail() if detail is not None else _percentage(amounts)
             bar.update(task, completed=amounts[0], total=amounts[1], detail=text, refresh=True)
             if running.acquire(timeout=_REDRAW):
                 return
 
 
-def _share(amounts: list[float | None]) -> str:
+def _percentage(amounts: list[float | None]) -> str:
     done, total = amounts
     return f"{100 * done / total:.0f} %" if done is not None and total else ""

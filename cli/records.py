@@ -20,9 +20,9 @@ from txnstore.values.json_text import bytes_from_json, parse_json, plain, to_jso
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _FILE_ROWS = 65_536
-_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _RECORD_MEMBERS = frozenset({"topic", "partition", "offset", "timestamp", "key", "value", "headers"})
 
 
@@ -47,7 +47,7 @@ class InputPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class InputFormat:
     """The format of the input.
 
     Attributes:
@@ -65,13 +65,13 @@ class Reading:
     nulls: tuple[str, ...] = ()
 
 
-def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[InputPiece]:
+def pieces_of_stream(stream: BinaryIO, name: str, input_format: InputFormat) -> Iterator[InputPiece]:
     """Read lines of text or JSON. Errors name the line."""
     number, done = 1, 0
     for lines in _lines(stream):
         done += sum(map(len, lines)) + len(lines)
         where = f"{name}, line {number}"
-        yield InputPiece(_records(lines, name, number, reading), where, done)
+        yield InputPiece(_parse_lines(lines, name, number, input_format), where, done)
         number += len(lines)
 
 
@@ -82,7 +82,7 @@ def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
     """
     read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
     rest: list[bytes] = []
-    while data := read(_BLOCK):
+    while data := read(_BLOCK_BYTES):
         *lines, last = data.split(b"\n")
         if lines:
             lines[0] = b"".join([*rest, lines[0]])
@@ -94,13 +94,15 @@ def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield [b"".join(rest).removesuffix(b"\r")]
 
 
-def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> list[dict[str, Any]] | pa.Table:
+def _parse_lines(
+    lines: list[bytes], name: str, first: int, input_format: InputFormat
+) -> list[dict[str, Any]] | pa.Table:
     import pyarrow as pa
 
-    if not reading.as_json:
+    if not input_format.as_json:
         keys: list[bytes | None] = [None] * len(lines)
-        if reading.key_separator is not None:
-            keys, lines = _split(lines, name, first, reading.key_separator.encode())
+        if input_format.key_separator is not None:
+            keys, lines = _split_keys(lines, name, first, input_format.key_separator.encode())
         load("pandas")  # pa.array imports it, if it is installed, and its import may lose an interrupt.
         return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(lines, pa.binary())})
     documents: dict[int, dict[str, Any]] = {}
@@ -108,23 +110,23 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
         if not line.strip():
             continue
         try:
-            documents[number] = _record(line.removeprefix(_MARK), reading)
+            documents[number] = _parse_line(line.removeprefix(_BYTE_ORDER_MARK), input_format)
         except ValueError as error:
-            raise _refused(f"{name}, line {number}", error) from None
-    if reading.schema is None:
+            raise _input_error(f"{name}, line {number}", error) from None
+    if input_format.schema is None:
         return list(documents.values())
-    return _rows(documents, name, reading.schema)
+    return _rows_to_table(documents, name, input_format.schema)
 
 
 #: The advice for input that cannot be sent.
 ADVICE = "Correct the input, without what was sent; with --transactional-id all of it is sent, or nothing."
 
 
-def _refused(where: str, why: object) -> CommandError:
-    return CommandError(f"{where}: {why}", ADVICE)
+def _input_error(where: str, reason: object) -> CommandError:
+    return CommandError(f"{where}: {reason}", ADVICE)
 
 
-def _rows(rows: Mapping[int, dict[str, Any]], name: str, schema: pa.Schema) -> pa.Table:
+def _rows_to_table(rows: Mapping[int, dict[str, Any]], name: str, schema: pa.Schema) -> pa.Table:
     """Convert rows, by the numbers of their lines, to a table of the topic's schema."""
     import pyarrow as pa
 
@@ -134,11 +136,11 @@ def _rows(rows: Mapping[int, dict[str, Any]], name: str, schema: pa.Schema) -> p
     columns = columns_of(list(rows.values()), schema, errors, text=True)
     for row, number in enumerate(rows):
         if row in errors:
-            raise _refused(f"{name}, line {number}", errors[row])
+            raise _input_error(f"{name}, line {number}", errors[row])
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple[list[bytes | None], list[bytes]]:
+def _split_keys(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple[list[bytes | None], list[bytes]]:
     keys: list[bytes | None] = []
     values = []
     for number, line in enumerate(lines, first):
@@ -151,7 +153,7 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
     return keys, values
 
 
-def _record(line: bytes, reading: Reading) -> dict[str, Any]:
+def _parse_line(line: bytes, input_format: InputFormat) -> dict[str, Any]:
     """Parse a line of JSON: a row, a document with its key, or a record as ``consume --json`` prints it."""
     try:
         document = parse_json(line.decode())
@@ -161,28 +163,28 @@ def _record(line: bytes, reading: Reading) -> dict[str, Any]:
     if not isinstance(document, dict):
         msg = f"expected a JSON object, not {str(line[:40], 'utf-8', 'replace')!r}"
         raise ValueError(msg)
-    if reading.schema is not None:
-        return _row(document, reading.schema.names)
-    if reading.key_field is not None:
-        return {"key": _key(document, reading.key_field), "value": line}
-    return _record_of(document)
+    if input_format.schema is not None:
+        return _check_members(document, input_format.schema.names)
+    if input_format.key_field is not None:
+        return {"key": _key_of_document(document, input_format.key_field), "value": line}
+    return _parse_record(document)
 
 
-def _row(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _check_members(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
     if unknown := [repr(name) for name in document if name not in names]:
         msg = f"the topic has no column {', '.join(unknown)}; it has {', '.join(names)}"
         raise ValueError(msg)
     return document
 
 
-def _key(document: Mapping[str, Any], field: str) -> bytes | None:
+def _key_of_document(document: Mapping[str, Any], field: str) -> bytes | None:
     if field not in document:
         msg = f"the key field {field!r} is missing"
         raise ValueError(msg)
     return bytes_from_json(document[field])
 
 
-def _record_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_record(document: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(document.keys() - _RECORD_MEMBERS)
     if unknown or "value" not in document:
         problem = f"it has {unknown[0]!r}" if unknown else "it has no 'value'"
@@ -213,26 +215,26 @@ def _is_header(pair: Any) -> bool:
 
 
 def size_of_file(path: Path) -> int:
-    """The value of :attr:`InputPiece.done` at the end of the file."""
+    """Return the value of :attr:`InputPiece.done` at the end of the file."""
     if path.suffix == ".parquet":
         return int(_parquet(path).metadata.num_rows)
     return path.stat().st_size
 
 
-def pieces_of_file(path: Path, reading: Reading) -> Iterator[InputPiece]:
+def pieces_of_file(path: Path, input_format: InputFormat) -> Iterator[InputPiece]:
     """Read a Parquet, CSV or JSON lines file."""
     if path.suffix in (".jsonl", ".ndjson"):
         with path.open("rb") as stream:
-            yield from pieces_of_stream(stream, path.name, reading)
+            yield from pieces_of_stream(stream, path.name, input_format)
         return
     row = 0
     if path.suffix == ".csv":
-        for batch, done in csv_batches(path, reading.nulls, ADVICE):
-            yield InputPiece(_of_cells(batch, path, row, reading), f"{path.name}, row {row + 1}", done)
+        for batch, done in csv_batches(path, input_format.nulls, ADVICE):
+            yield InputPiece(_convert_cells(batch, path, row, input_format), f"{path.name}, row {row + 1}", done)
             row += batch.num_rows
         return
     for batch, done in _parquet_batches(path):
-        yield InputPiece(_as_records(batch, path.name, reading), f"{path.name}, row {row + 1}", done)
+        yield InputPiece(_as_records(batch, path.name, input_format), f"{path.name}, row {row + 1}", done)
         row += batch.num_rows
 
 
@@ -255,14 +257,16 @@ def _parquet_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
             yield batch, done
 
 
-def _of_cells(cells: pa.RecordBatch, path: Path, first: int, reading: Reading) -> list[dict[str, Any]] | pa.Table:
-    """The rows of a CSV file in the types of the topic; of documents, and of other columns, the text."""
+def _convert_cells(
+    cells: pa.RecordBatch, path: Path, first: int, input_format: InputFormat
+) -> list[dict[str, Any]] | pa.Table:
+    """Convert the rows of a CSV file to the types of the topic; documents and other columns stay text."""
     import pyarrow as pa
 
     from txnstore.segment.schema import RECORD_SCHEMA
     from txnstore.values.columns import column_of_cells
 
-    schema = pa.schema([]) if _are_documents(cells, reading) else reading.schema or RECORD_SCHEMA
+    schema = pa.schema([]) if _are_documents(cells, input_format) else input_format.schema or RECORD_SCHEMA
     if first == 0:
         _check_separator(cells, schema, path)
     errors: dict[int, str] = {}
@@ -273,58 +277,58 @@ def _of_cells(cells: pa.RecordBatch, path: Path, first: int, reading: Reading) -
         columns.append(column_of_cells(array, field, errors, milliseconds=schema is RECORD_SCHEMA))
     if errors:
         row = min(errors)
-        raise _refused(f"{path.name}, row {first + row + 1}", errors[row])
-    return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), path.name, reading)
+        raise _input_error(f"{path.name}, row {first + row + 1}", errors[row])
+    return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), path.name, input_format)
 
 
 def _check_separator(cells: pa.RecordBatch, schema: pa.Schema, path: Path) -> None:
-    """Refuse a file whose cells are separated by something else than commas: its rows would be one cell each."""
-    if cells.num_columns != 1 or (only := cells.schema.names[0]) in schema.names:
+    """Refuse a file whose cells are not separated by commas: each row would be one cell."""
+    if cells.num_columns != 1 or (header := cells.schema.names[0]) in schema.names:
         return
     first = cells.column(0)[0].as_py() or b""
-    found = next((character for character in ";\t|" if character in only and character.encode() in first), None)
-    if found is not None:
+    separator = next((character for character in ";\t|" if character in header and character.encode() in first), None)
+    if separator is not None:
         from txnstore.sql.types import literal
 
         source, parquet = literal(str(path)), literal(str(path.with_suffix(".parquet")))
         raise CommandError(
-            f"{path.name} has one column, {only!r}: its cells seem to be separated by {found!r}; produce reads commas "
-            "only",
+            f"{path.name} has one column, {header!r}: its cells seem to be separated by {separator!r}; "
+            "produce reads commas only",
             f'Send it as Parquet: txnstore sql "COPY (FROM read_csv({source})) TO {parquet}"',
         )
 
 
-def _are_documents(batch: pa.RecordBatch, reading: Reading) -> bool:
-    """Whether the rows of a file are documents of a topic without a schema, for lack of a column ``value``."""
-    return reading.schema is None and (reading.key_field is not None or "value" not in batch.schema.names)
+def _are_documents(batch: pa.RecordBatch, input_format: InputFormat) -> bool:
+    """Whether rows are documents of a topic without a schema: they have no ``value``, or a key field is given."""
+    return input_format.schema is None and (input_format.key_field is not None or "value" not in batch.schema.names)
 
 
-def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict[str, Any]] | pa.Table:
-    """Rows for a topic with a schema; else records if there is a column ``value``, or documents."""
+def _as_records(batch: pa.RecordBatch, name: str, input_format: InputFormat) -> list[dict[str, Any]] | pa.Table:
+    """Convert rows for a topic with a schema, records with a column ``value``, or documents."""
     import pyarrow as pa
 
     from txnstore.values.python import python_rows
 
     names = batch.schema.names
-    if twice := sorted({repr(column) for column in names if names.count(column) > 1}):
-        raise _refused(name, f"several of its columns are {', '.join(twice)}")
-    if not _are_documents(batch, reading):
+    if repeated := sorted({repr(column) for column in names if names.count(column) > 1}):
+        raise _input_error(name, f"several of its columns are {', '.join(repeated)}")
+    if not _are_documents(batch, input_format):
         return pa.Table.from_batches([batch])  # pa.table would import pandas, if it is installed.
-    if reading.key_field is not None and reading.key_field not in names:
-        msg = f"{name} has no column {reading.key_field!r} for the key; it has {', '.join(names)}"
+    if input_format.key_field is not None and input_format.key_field not in names:
+        msg = f"{name} has no column {input_format.key_field!r} for the key; it has {', '.join(names)}"
         raise CommandError(msg)
     return [
         {
-            "key": _text_of(row[reading.key_field]) if reading.key_field is not None else None,
+            "key": _key_bytes(row[input_format.key_field]) if input_format.key_field is not None else None,
             "value": to_json(row).encode(),
         }
         for row in python_rows(batch)
     ]
 
 
-def _text_of(value: Any) -> bytes | None:
-    """The bytes of a key: bytes and text unchanged, other values as in JSON, without quotation marks."""
+def _key_bytes(value: Any) -> bytes | None:
+    """The bytes of a key: bytes and text unchanged, other values as JSON."""
     if value is None or isinstance(value, bytes):
         return value
-    shown = plain(value)
-    return shown.encode() if isinstance(shown, str) else to_json(value).encode()
+    json_value = plain(value)
+    return json_value.encode() if isinstance(json_value, str) else to_json(value).encode()

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _GAP = "  "
-#: A column of names is not folded to fewer cells than this: lines of one syllable are unreadable.
-_NARROWEST = 16
-#: What stays on one line: text up to and with a space or punctuation. A time is folded between date and time of day.
+#: The least width to which a column of text is folded: lines of one syllable are unreadable.
+_MIN_FOLDED_WIDTH = 16
+#: The pieces that stay on one line: text up to and with a space or punctuation. A time is folded after its date.
 _PIECE = re.compile(r"\d{4}-\d\d-\d\d(?=T\d)|T(?=\d\d:)[\d:.]+Z?|[\d.,:+-]*\d[\d.,:+-]*|[^\s\-_./:,;=]*[\s\-_./:,;=]?")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
@@ -33,34 +33,36 @@ class Column:
     number: bool = False
 
     @property
-    def widest(self) -> int:
+    def full_width(self) -> int:
         """The width without folding."""
-        return max((_length(line) for text in (self.title, *self.cells) for line in text.split("\n")), default=0)
+        return max((_cell_width(line) for text in (self.title, *self.cells) for line in text.split("\n")), default=0)
 
     @property
-    def narrowest(self) -> int:
+    def min_width(self) -> int:
         """The smallest width that breaks no word."""
-        pieces = [_length(piece.rstrip()) for text in self.cells for piece in _pieces(text)]
-        words = [_length(word) for word in self.title.split()]
-        return max(*pieces, *words, min(self.widest, 0 if self.number else _NARROWEST), 0)
+        pieces = [_cell_width(piece.rstrip()) for text in self.cells for piece in _split_pieces(text)]
+        words = [_cell_width(word) for word in self.title.split()]
+        return max(*pieces, *words, min(self.full_width, 0 if self.number else _MIN_FOLDED_WIDTH), 0)
 
 
 def layout(columns: Sequence[Column], width: int | None, *, drop_empty: bool = True) -> list[str]:
-    """The lines of a table of these columns, or of blocks if no table fits.
+    """Lay out columns as the lines of a table, or of blocks if no table fits.
 
     Args:
         columns: The columns, with equally many cells.
         width: The cells of a line of the terminal; None for no limit.
         drop_empty: Leave out columns without any value where the table does not fit otherwise.
     """
-    columns = [Column(column.title, [_visible(text) for text in column.cells], column.number) for column in columns]
+    columns = [
+        Column(column.title, [_escape_controls(text) for text in column.cells], column.number) for column in columns
+    ]
     if width is None:
-        return _table(columns, [column.widest for column in columns])
-    if drop_empty and sum(column.widest + len(_GAP) for column in columns) - len(_GAP) > width:
+        return _table_lines(columns, [column.full_width for column in columns])
+    if drop_empty and sum(column.full_width + len(_GAP) for column in columns) - len(_GAP) > width:
         columns = [column for column in columns if any(column.cells)]
-    widths = _widths(columns, width)
+    widths = _column_widths(columns, width)
     if widths is not None:
-        return _table(columns, widths)
+        return _table_lines(columns, widths)
     lines: list[str] = []
     for row in range(len(columns[0].cells)):
         values = {column.title: column.cells[row] for column in columns}
@@ -69,47 +71,47 @@ def layout(columns: Sequence[Column], width: int | None, *, drop_empty: bool = T
 
 
 def block(values: Mapping[str, str], width: int | None) -> list[str]:
-    """A line with name and value per member; values are folded below their beginning."""
-    names = max(map(_length, values), default=0)
+    """Lay out members as lines with name and value; values are folded below their beginning."""
+    names = max(map(_cell_width, values), default=0)
     room = None if width is None else width - names - len(_GAP)
     lines = []
     for name, value in values.items():
-        text = _visible(value)
-        folded = _fold(text, room) if room is not None and room >= _NARROWEST else text.split("\n")
+        text = _escape_controls(value)
+        folded = _fold(text, room) if room is not None and room >= _MIN_FOLDED_WIDTH else text.split("\n")
         lines += [_pad(name if number == 0 else "", names) + _GAP + part for number, part in enumerate(folded)]
     return [line.rstrip() for line in lines]
 
 
-def _widths(columns: Sequence[Column], width: int) -> list[int] | None:
+def _column_widths(columns: Sequence[Column], width: int) -> list[int] | None:
     """The widths of the columns in a table of this width; None if it does not fit."""
-    widths = [column.narrowest for column in columns]
+    widths = [column.min_width for column in columns]
     room = width - sum(widths) - len(_GAP) * (len(columns) - 1)
     if room < 0:
         return None
-    # The columns that need least are widened first; the others share the rest.
-    needs = sorted((column.widest - widths[number], number) for number, column in enumerate(columns))
+    # The columns that need the least are widened first; the others share the rest.
+    needs = sorted((column.full_width - widths[number], number) for number, column in enumerate(columns))
     for position, (need, number) in enumerate(needs):
         more = min(need, room // (len(needs) - position))
         widths[number] += more
         room -= more
-    # Folding between words may take less than was given.
+    # Folding between words may need less than the share.
     return [
-        max(_length(line) for text in (column.title, *column.cells) for line in _fold(text, share))
+        max(_cell_width(line) for text in (column.title, *column.cells) for line in _fold(text, share))
         for column, share in zip(columns, widths, strict=True)
     ]
 
 
-def _table(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
+def _table_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
     titles = [_fold(column.title, width) for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, titles), default=0)
-    lines = _row(columns, [[""] * (height - len(title)) + title for title in titles], widths)
+    lines = _row_lines(columns, [[""] * (height - len(title)) + title for title in titles], widths)
     lines.append(_GAP.join("─" * width for width in widths))
     for cells in zip(*(column.cells for column in columns), strict=True):
-        lines += _row(columns, [_fold(cell, width) for cell, width in zip(cells, widths, strict=True)], widths)
+        lines += _row_lines(columns, [_fold(cell, width) for cell, width in zip(cells, widths, strict=True)], widths)
     return lines
 
 
-def _row(columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+def _row_lines(columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     lines = []
     for number in range(max(map(len, cells), default=0)):
         parts = [cell[number] if number < len(cell) else "" for cell in cells]
@@ -121,12 +123,12 @@ def _row(columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequ
 
 
 def _fold(text: str, width: int) -> list[str]:
-    """The lines of a cell. Only a piece that is wider than the cell is longer."""
+    """Fold the text of a cell into lines; only a piece that is wider than the cell makes a longer line."""
     lines = []
     for paragraph in text.split("\n"):
         line = ""
-        for piece in _pieces(paragraph) if _length(paragraph) > width else [paragraph]:
-            if line and _length((line + piece).rstrip()) > width:
+        for piece in _split_pieces(paragraph) if _cell_width(paragraph) > width else [paragraph]:
+            if line and _cell_width((line + piece).rstrip()) > width:
                 lines.append(line.rstrip())
                 line = ""
             line += piece
@@ -134,21 +136,21 @@ def _fold(text: str, width: int) -> list[str]:
     return lines
 
 
-def _pieces(text: str) -> list[str]:
+def _split_pieces(text: str) -> list[str]:
     return [piece for piece in _PIECE.findall(text) if piece] or [""]
 
 
-def _visible(text: str) -> str:
-    """The text with control characters as escapes: those of the data must not move the cursor of a terminal."""
+def _escape_controls(text: str) -> str:
+    """Escape control characters: those in data must not move the cursor of a terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text.expandtabs())
 
 
 def _pad(text: str, width: int, *, right: bool = False) -> str:
-    space = " " * (width - _length(text))
+    space = " " * (width - _cell_width(text))
     return space + text if right else text + space
 
 
-def _length(text: str) -> int:
+def _cell_width(text: str) -> int:
     """The cells of the terminal that a text takes: two for a wide character."""
     if text.isascii():
         return len(text)

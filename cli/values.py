@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from txnstore.snapshot import Moment
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
-_ZONED = re.compile(r"timestamp\[(ms|us),\s*UTC\]", re.IGNORECASE)
-_DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)", re.IGNORECASE)
-_LIST = re.compile(r"list<(.+)>", re.IGNORECASE)
-_SIZE = re.compile(r"([0-9]{1,15}) ?(?:([KMGTkmgt])i?)?[Bb]?")
+_SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_UTC_TIMESTAMP = re.compile(r"timestamp\[(ms|us),\s*UTC\]", re.IGNORECASE)
+_DECIMAL_PATTERN = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)", re.IGNORECASE)
+_LIST_PATTERN = re.compile(r"list<(.+)>", re.IGNORECASE)
+_SIZE_PATTERN = re.compile(r"([0-9]{1,15}) ?(?:([KMGTkmgt])i?)?[Bb]?")
 
 
 class Duration(click.ParamType[float]):
@@ -37,8 +37,8 @@ class Duration(click.ParamType[float]):
             return value
         if str(value).strip() == "0":
             return 0.0
-        match = _DURATION.fullmatch(str(value).strip())
-        seconds = float(match[1]) * _UNITS[match[2]] if match is not None else math.inf
+        match = _DURATION_PATTERN.fullmatch(str(value).strip())
+        seconds = float(match[1]) * _SECONDS_PER_UNIT[match[2]] if match is not None else math.inf
         if math.isinf(seconds):
             self.fail(f"{value!r} is not a duration: write 90s, 30m, 24h or 7d", param, ctx)
         return seconds
@@ -52,11 +52,11 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = _SIZE.fullmatch(str(value).strip())
+        match = _SIZE_PATTERN.fullmatch(str(value).strip())
         if match is None:
             self.fail(f"{value!r} is not a size: write 512MB, 1GiB or a number of bytes", param, ctx)
         power: int = "BKMGT".index((match[2] or "B").upper())
-        return int(match[1]) << 10 * power
+        return int(match[1]) << 10 * power  # Each unit is 1,024 of the one before.
 
 
 class Integer(click.IntRange):
@@ -81,7 +81,7 @@ class Principal(click.ParamType[str]):
 
 
 class AclOperation(click.ParamType[str]):
-    """An operation of a rule in Kafka's words: ``ALTER_CONFIGS``, in any case, or as in its tools ``AlterConfigs``."""
+    """An operation of a rule by Kafka's name: ``ALTER_CONFIGS``, in any case, or ``AlterConfigs`` as in its tools."""
 
     name = "operation"
 
@@ -105,8 +105,8 @@ def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:
     if text.isdecimal() and text.isascii():
         return int(text)
     try:
-        if (earlier := _ago(text, now_ms)) is not None:
-            return earlier
+        if (time_ago := _parse_ago(text, now_ms)) is not None:
+            return time_ago
         moment = parse_time(text)
     except (ValueError, OverflowError, OSError):
         moment = None
@@ -119,13 +119,13 @@ def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:
     return moment
 
 
-def parse_past(text: str, option: str, now_ms: int) -> Moment:
+def parse_earlier_snapshot(text: str, option: str, now_ms: int) -> Moment:
     """Parse an earlier snapshot: an entry, a time in ISO 8601, or ``-1h``; arguments as of :func:`parse_position`."""
     from txnstore.snapshot import parse_moment
 
     try:
-        earlier = _ago(text, now_ms)
-        return parse_moment(option, text if earlier is None else earlier.isoformat())
+        time_ago = _parse_ago(text, now_ms)
+        return parse_moment(option, text if time_ago is None else time_ago.isoformat())
     except (InvalidConfigError, OverflowError, OSError, ValueError):
         msg = (
             f"{option} takes an entry (of several chains one each: 21,40,21), a time such as 2026-01-31T12:00:00Z, or "
@@ -134,13 +134,17 @@ def parse_past(text: str, option: str, now_ms: int) -> Moment:
         raise click.UsageError(msg) from None
 
 
-def _ago(text: str, now_ms: int) -> datetime | None:
-    """The time that ``-1h`` means; None for text of another form."""
-    ago = _DURATION.fullmatch(text[1:].strip()) if text.startswith("-") else None
-    return None if ago is None else datetime.fromtimestamp(now_ms / 1000 - float(ago[1]) * _UNITS[ago[2]], UTC)
+def _parse_ago(text: str, now_ms: int) -> datetime | None:
+    """Parse ``-1h`` as the time an hour ago; None for text of another form."""
+    match = _DURATION_PATTERN.fullmatch(text[1:].strip()) if text.startswith("-") else None
+    return (
+        None
+        if match is None
+        else datetime.fromtimestamp(now_ms / 1000 - float(match[1]) * _SECONDS_PER_UNIT[match[2]], UTC)
+    )
 
 
-def column(text: str) -> pa.Field:
+def parse_column(text: str) -> pa.Field:
     """Parse a column ``NAME:TYPE`` with Arrow's names of types; ``!`` after the type means not null."""
     import pyarrow as pa
 
@@ -152,19 +156,19 @@ def column(text: str) -> pa.Field:
         msg = f"--column takes a name in UTF-8, not {name!r}"
         raise click.UsageError(msg)
     nullable = not kind.rstrip().endswith("!")
-    return pa.field(name.strip(), data_type(kind.strip().rstrip("!").strip()), nullable)
+    return pa.field(name.strip(), parse_data_type(kind.strip().rstrip("!").strip()), nullable)
 
 
-def data_type(text: str) -> pa.DataType:
+def parse_data_type(text: str) -> pa.DataType:
     """Parse the name of an Arrow type, including its parameters."""
     import pyarrow as pa
 
-    if match := _ZONED.fullmatch(text):
+    if match := _UTC_TIMESTAMP.fullmatch(text):
         return pa.timestamp(match[1].lower(), "UTC")
-    if match := _LIST.fullmatch(text):
-        return pa.list_(data_type(match[1].strip()))
+    if match := _LIST_PATTERN.fullmatch(text):
+        return pa.list_(parse_data_type(match[1].strip()))
     try:
-        if match := _DECIMAL.fullmatch(text):
+        if match := _DECIMAL_PATTERN.fullmatch(text):
             return pa.decimal128(int(match[1]), int(match[2]))
         return pa.type_for_alias(text)
     except ValueError:

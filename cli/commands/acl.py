@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from txnstore.cli.commands.acl_policy import policy
-from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.confirm import ask, must_ask, yes_option
 from txnstore.cli.context import App, CommandError, NounGroup, pass_app, shared_options
 from txnstore.cli.values import AclOperation, Principal
 from txnstore.core.authorization.model import CLUSTER, WORDS, Acl, Operation, PatternType, Permission, ResourceType
@@ -28,12 +28,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 Resource = tuple[ResourceType, str]
 
 _COLUMNS = ["principal", "permission", "operation", "resource_type", "resource_name", "pattern_type"]
-#: The exit status of ``explain`` for what is not allowed: 1 says that the answer is not known.
-_DENIED = 3
+#: The exit status of ``explain`` if the right is missing; 1 means that the answer is unknown.
+_DENIED_STATUS = 3
 #: The operations that each role needs. Kafka's tool adds DESCRIBE, which is implied here as there, and for producers
 #: CREATE on the topic, which would create it by itself; nothing does that here.
-_PRODUCER: dict[ResourceType, Operation] = {"TOPIC": "WRITE", "TRANSACTIONAL_ID": "WRITE"}
-_CONSUMER: dict[ResourceType, Operation] = {"TOPIC": "READ", "GROUP": "READ"}
+_PRODUCER_OPERATIONS: dict[ResourceType, Operation] = {"TOPIC": "WRITE", "TRANSACTIONAL_ID": "WRITE"}
+_CONSUMER_OPERATIONS: dict[ResourceType, Operation] = {"TOPIC": "READ", "GROUP": "READ"}
 
 
 @click.group(cls=NounGroup)
@@ -73,10 +73,10 @@ def enable(app: App, super_users: tuple[str, ...], allow_if_no_acl: bool, yes: b
     Who asks must be one of the super users, or have a rule that allows ALTER on the cluster. A process without
     --principal or TXNSTORE_PRINCIPAL is User:ANONYMOUS. Older releases can only read the store then.
     """
-    must_ask = asks("check rights", yes=yes)
-    after = {"mode": "declared", "super_users": sorted(set(super_users)), "allow_if_no_acl": allow_if_no_acl}
+    needs_answer = must_ask("check rights", yes=yes)
+    new_settings = {"mode": "declared", "super_users": sorted(set(super_users)), "allow_if_no_acl": allow_if_no_acl}
     with app.open() as store:
-        if must_ask and _plan(app, store.acls.settings(), after):
+        if needs_answer and _show_changes(app, store.acls.settings(), new_settings):
             ask("Refuse all that no super user asks for, and no rule allows?")
         try:
             settings = store.acls.enable(super_users, allow_if_no_acl=allow_if_no_acl)
@@ -94,22 +94,25 @@ def enable(app: App, super_users: tuple[str, ...], allow_if_no_acl: bool, yes: b
 @pass_app
 def disable(app: App, yes: bool) -> None:
     """Check no rights any more. Super users and rules are kept. Shows what changes, and asks."""
-    must_ask = asks("check no rights any more", yes=yes)
+    needs_answer = must_ask("check no rights any more", yes=yes)
     with app.open() as store:
-        if must_ask and _plan(app, store.acls.settings(), {"mode": "off"}):
+        if needs_answer and _show_changes(app, store.acls.settings(), {"mode": "off"}):
             ask("Let everyone do everything?")
         settings = store.acls.disable()
     kept = f"{counted(settings.rules, 'rule')} and {counted(len(settings.super_users), 'super user')}"
     app.out.result(f"Rights are not checked; {kept} are kept", **asdict(settings))
 
 
-def _plan(app: App, before: AuthorizationSettings, after: dict[str, Any]) -> bool:
-    """Show the settings that change, beside the number of rules; whether there are some."""
-    old: dict[str, Any] = {**asdict(before), "super_users": list(before.super_users)}
-    changes = {name: value for name, value in after.items() if old[name] != value}
-    rows = [{"setting": name.replace("_", " "), "before": old[name], "after": value} for name, value in changes.items()]
+def _show_changes(app: App, settings: AuthorizationSettings, new_settings: dict[str, Any]) -> bool:
+    """Show the settings that change, and the number of rules; return whether any setting changes."""
+    old_values: dict[str, Any] = {**asdict(settings), "super_users": list(settings.super_users)}
+    changes = {name: value for name, value in new_settings.items() if old_values[name] != value}
+    rows = [
+        {"setting": name.replace("_", " "), "before": old_values[name], "after": value}
+        for name, value in changes.items()
+    ]
     if rows:
-        rules = {"setting": "rules", "before": before.rules, "after": before.rules}
+        rules = {"setting": "rules", "before": settings.rules, "after": settings.rules}
         app.out.plan([*rows, rules], ["setting", "before", "after"])
     return bool(rows)
 
@@ -120,13 +123,13 @@ def _plan(app: App, before: AuthorizationSettings, after: dict[str, Any]) -> boo
 def _resource_options(function: F) -> F:
     """The options that name resources."""
     function = click.option("--cluster", is_flag=True, help="The store as a whole.")(function)
-    for name, parameter, what in (
+    for name, parameter, meaning in (
         ("--transactional-id", "transactional_ids", "This transactional id"),
         ("--group", "groups", "This consumer group"),
         ("--topic", "topics", "This topic"),
     ):
         option = click.option(
-            name, parameter, metavar="NAME", multiple=True, help=f"{what}; '*' is every one. Repeatable."
+            name, parameter, metavar="NAME", multiple=True, help=f"{meaning}; '*' is every one. Repeatable."
         )
         function = option(function)
     return function
@@ -187,14 +190,14 @@ def remove(app: App, /, everything: bool, yes: bool, **options: Any) -> int:
         msg = "--all takes no other description of rules"
         raise click.UsageError(msg)
     rules = [] if everything else _rules(**options)
-    must_ask = asks("remove rules", yes=yes)
+    needs_answer = must_ask("remove rules", yes=yes)
     with app.open() as store:
         existing = [rule for principal in dict.fromkeys(principals) for rule in store.acls.list(principal)]
         rules = existing if everything else rules
-        if must_ask and (known := [rule for rule in rules if rule in existing]):
+        if needs_answer and (known := [rule for rule in rules if rule in existing]):
             app.out.plan([asdict(rule) for rule in known], _COLUMNS)
             ask(f"Remove {counted(len(known), 'rule')} of {', '.join(principals)}?")
-        removed = store.acls.delete(rules)  # Also if there are none: an earlier call may have stopped half way.
+        removed = store.acls.delete(rules)  # Even without rules: it completes an earlier call that stopped half way.
     rows = [{**asdict(rule), "removed": rule in removed} for rule in rules]
     app.out.rows(rows, [*_COLUMNS, "removed"], empty=f"There are no rules for {', '.join(principals)}")
     if missing := [rule for rule in rules if rule not in removed]:
@@ -224,14 +227,14 @@ def list_rules(
         msg = "--matching needs a resource: give --topic, --group or --transactional-id"
         raise click.UsageError(msg)
     with app.operations() as store:
-        listed = (
+        rules = (
             {rule for each in resources for rule in store.acls.list(principal, *each, matching=matching)}
             if resources
             else store.acls.list(principal)
         )
         mode = store.acls.settings().mode
-    app.out.rows([asdict(rule) for rule in sorted(listed)], _COLUMNS, empty="There are no such rules")
-    if mode == "off" and listed:
+    app.out.rows([asdict(rule) for rule in sorted(rules)], _COLUMNS, empty="There are no such rules")
+    if mode == "off" and rules:
         app.out.note("Rights are not checked: `txnstore acl enable` begins it")
 
 
@@ -259,7 +262,7 @@ def explain(
         msg = "give one resource: --topic, --group, --transactional-id or --cluster"
         raise click.UsageError(msg)
     kind, name = resources[0]
-    question = _rule(principal, "ALLOW", operation, (kind, name), "LITERAL")
+    wanted_rule = _checked_rule(principal, "ALLOW", operation, (kind, name), "LITERAL")
     with app.operations() as store:
         verdict = store.acls.explain(principal, operation, kind, name)
     reasons = {
@@ -268,9 +271,10 @@ def explain(
         "rule": f"the rule {verdict.acl}",
         "no rule for the resource": "no rule is for the resource",
     }
-    why = reasons.get(verdict.reason, verdict.reason)
+    reason = reasons.get(verdict.reason, verdict.reason)
+    has = "has the right" if verdict.allowed else "has no right"
     app.out.result(
-        f"{principal} has {'the' if verdict.allowed else 'no'} right to {operation} on {question.resources}: {why}",
+        f"{principal} {has} to {operation} on {wanted_rule.resources}: {reason}",
         principal=principal,
         operation=operation,
         resource_type=kind,
@@ -279,7 +283,7 @@ def explain(
         reason=verdict.reason,
         rule=None if verdict.acl is None else asdict(verdict.acl),
     )
-    return 0 if verdict.allowed else _DENIED
+    return 0 if verdict.allowed else _DENIED_STATUS
 
 
 # Parsing --------------------------------------------------------------------------------------------------------------
@@ -288,13 +292,13 @@ def explain(
 def _resources(
     topics: Iterable[str], groups: Iterable[str], transactional_ids: Iterable[str], cluster: bool
 ) -> list[Resource]:
-    named: list[tuple[ResourceType, Iterable[str]]] = [
+    names_by_type: list[tuple[ResourceType, Iterable[str]]] = [
         ("TOPIC", topics),
         ("GROUP", groups),
         ("TRANSACTIONAL_ID", transactional_ids),
         ("CLUSTER", [CLUSTER] if cluster else []),
     ]
-    return [(kind, name) for kind, names in named for name in dict.fromkeys(names)]
+    return [(kind, name) for kind, names in names_by_type for name in dict.fromkeys(names)]
 
 
 def _rules(
@@ -312,9 +316,9 @@ def _rules(
     """The rules that the options describe: each operation on each resource.
 
     Raises:
-        click.UsageError: They describe none, or one that could have no effect.
+        click.UsageError: They describe no rule, or one without effect.
     """
-    roles = ([_PRODUCER] if producer else []) + ([_CONSUMER] if consumer else [])
+    roles = ([_PRODUCER_OPERATIONS] if producer else []) + ([_CONSUMER_OPERATIONS] if consumer else [])
     resources = _resources(topics, groups, transactional_ids, cluster)
     if roles and (allow or deny):
         msg = "--producer and --consumer stand for --allow: give no operations beside them"
@@ -337,15 +341,17 @@ def _rules(
             raise click.UsageError(msg)
         pattern: PatternType = "PREFIXED" if prefixed and kind != "CLUSTER" else "LITERAL"
         for principal in principals:
-            rules |= {_rule(principal, "ALLOW", operation, (kind, name), pattern): None for operation in allowed}
-            rules |= {_rule(principal, "DENY", operation, (kind, name), pattern): None for operation in deny}
+            rules |= {
+                _checked_rule(principal, "ALLOW", operation, (kind, name), pattern): None for operation in allowed
+            }
+            rules |= {_checked_rule(principal, "DENY", operation, (kind, name), pattern): None for operation in deny}
     return list(rules)
 
 
-def _rule(
+def _checked_rule(
     principal: str, permission: Permission, operation: Operation, resource: Resource, pattern_type: PatternType
 ) -> Acl:
-    """A rule that can have an effect; a usage error says what is wrong with another one."""
+    """Make a rule; one without effect is a usage error."""
     from txnstore.core.authorization.changes import check_acl
 
     rule = Acl(principal, permission, operation, *resource, pattern_type)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from txnstore.read.plan import IsolationLevel
     from txnstore.read.records import Record
 
-_POLL = 5_000
+#: The most records of a poll, which are printed before the next one.
+_MAX_POLL_RECORDS = 5_000
 
 
 @click.command()
@@ -70,7 +71,7 @@ def consume(
     """
     from txnstore.consumer.subscription import Reset
 
-    first = _start(start, group)
+    first = _parse_start(start, group)
     as_json = form == "json" or app.out.as_json
     count = 0
     # Plain reading needs no write permission; a group joins and commits.
@@ -82,7 +83,9 @@ def consume(
             _assign(app, consumer, topic, partitions, total, first)
             for records in _polls(app, consumer, limit, follow=follow):
                 for record in records:
-                    app.out.write((to_json(as_values(record)).encode() if as_json else _text(record, columns)) + b"\n")
+                    app.out.write(
+                        (to_json(json_members(record)).encode() if as_json else _text_line(record, columns)) + b"\n"
+                    )
                 app.out.flush()
                 count += len(records)
                 if group is not None:
@@ -93,7 +96,7 @@ def consume(
     app.out.note(counted(count, "record"))
 
 
-def _start(text: str, group: str | None) -> str | int | datetime:
+def _parse_start(text: str, group: str | None) -> str | int | datetime:
     from txnstore.runtime import wall_clock_ms
 
     start = parse_position(text, "--from", wall_clock_ms())
@@ -115,15 +118,15 @@ def _assign(
         consumer.subscribe(topic)
         return
     tps = [TopicPartition(topic, number) for number in partitions or range(count)]
-    if beyond := [tp for tp in tps if tp.partition >= count]:
-        consumer.end_offsets(beyond)  # Raises; a consumer would wait until they are added.
+    if missing := [tp for tp in tps if tp.partition >= count]:
+        consumer.end_offsets(missing)  # Raises an error; a consumer would wait until the partitions are added.
     consumer.assign(tps)
     if isinstance(start, str):
         return
     if isinstance(start, int):
         # An offset below the log start means the log start; one above the end means records that follow it.
-        at = {tp: max(start, first) for tp, first in consumer.beginning_offsets().items()}
-        past = {tp: end for tp, end in consumer.end_offsets().items() if start > end}
+        first_offsets = {tp: max(start, first) for tp, first in consumer.beginning_offsets().items()}
+        ends_before = {tp: end for tp, end in consumer.end_offsets().items() if start > end}
         text = f"Offset {start} is past the end"
     else:
         from txnstore.times import first_millisecond
@@ -131,41 +134,43 @@ def _assign(
         moment = max(0, first_millisecond(start))
         positions = consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), moment))
         ends = consumer.end_offsets()
-        at = {tp: first.offset if first is not None else ends[tp] for tp, first in positions.items()}
-        past = {tp: ends[tp] for tp, first in positions.items() if first is None}
+        first_offsets = {tp: first.offset if first is not None else ends[tp] for tp, first in positions.items()}
+        ends_before = {tp: ends[tp] for tp, first in positions.items() if first is None}
         text = f"All records are older than {instant(moment)}"
-    for tp, first in at.items():
+    for tp, first in first_offsets.items():
         consumer.seek(tp, first)
-    if past:
-        app.out.note(f"{text}: {', '.join(f'{tp} ends at {end}' for tp, end in sorted(past.items()))}")
+    if ends_before:
+        app.out.note(f"{text}: {', '.join(f'{tp} ends at {end}' for tp, end in sorted(ends_before.items()))}")
 
 
 def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:
     """Yield the records of polls: up to the end offsets at the start of the command, or without end."""
     from txnstore.consumer.membership import describe_holder
 
-    noted: list[str] = []
+    last_notes: list[str] = []
     remaining = limit
     ends = None if follow else consumer.end_offsets()
     while remaining is None or remaining > 0:
         if ends is not None and all(consumer.position(tp) >= ends.get(tp, 0) for tp in consumer.assignment()):
             return
-        records = consumer.poll(1.0 if follow else 0.0, _POLL if remaining is None else min(remaining, _POLL))
+        records = consumer.poll(
+            1.0 if follow else 0.0, _MAX_POLL_RECORDS if remaining is None else min(remaining, _MAX_POLL_RECORDS)
+        )
         if records:
             yield records
-            noted = []
-        elif (waits := [f"Waiting for {describe_holder(holder)}" for holder in consumer.waiting_for]) != noted:
-            # Renewals change the text, too; the lines are few, and show that the member lives.
-            for line in waits:
+            last_notes = []
+        elif (notes := [f"Waiting for {describe_holder(holder)}" for holder in consumer.waiting_for]) != last_notes:
+            # Renewals change the text, too: the few lines show that the holder lives.
+            for line in notes:
                 app.out.note(line)
-            noted = waits
+            last_notes = notes
         if not records and not follow:
             return
         if remaining is not None:
             remaining -= len(records)
 
 
-def as_values(record: Record) -> dict[str, Any]:
+def json_members(record: Record) -> dict[str, Any]:
     """The members of a record's JSON object."""
     return {
         "topic": record.topic,
@@ -178,20 +183,20 @@ def as_values(record: Record) -> dict[str, Any]:
     }
 
 
-def _text(record: Record, columns: dict[str, bool]) -> bytes:
+def _text_line(record: Record, columns: dict[str, bool]) -> bytes:
     parts = []
     if columns["timestamps"]:
         parts.append((instant(record.timestamp) or "").encode())
     if columns["offsets"]:
         parts.append(f"{record.topic}-{record.partition}:{record.offset}".encode())
     if columns["headers"]:
-        parts.append(b",".join(name.encode() + b":" + _bytes(value) for name, value in record.headers))
+        parts.append(b",".join(name.encode() + b":" + _text_bytes(value) for name, value in record.headers))
     if columns["keys"]:
-        parts.append(_bytes(record.key))
-    return b"\t".join([*parts, _bytes(record.value)])
+        parts.append(_text_bytes(record.key))
+    return b"\t".join([*parts, _text_bytes(record.value)])
 
 
-def _bytes(value: Any) -> bytes:
+def _text_bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

@@ -26,7 +26,7 @@ def doctor(app: App, probe: bool) -> int:
     """
     from txnstore.compactor import doctor as look
 
-    with app.unloaded(read_only=not probe) as connection, app.progress("looking at the store"):
+    with app.connect_unloaded(read_only=not probe) as connection, app.progress("looking at the store"):
         report = look(connection, probe=probe)
     if app.out.as_json:
         app.out.record({"ok": report.ok, **asdict(report)})

@@ -13,7 +13,7 @@ import click
 
 from txnstore.cli.confirm import is_terminal
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.listening import LOOPBACK, Address, bound
+from txnstore.cli.listening import LOOPBACK, Address, listen_on
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError, StorageRefusedError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Addresses that stand for all of this machine, to listen on.
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - Compared with.
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE_TYPE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class Addresses(click.ParamType[tuple[tuple[str, int], ...]]):
@@ -72,9 +72,9 @@ class Property(click.ParamType[tuple[str, str]]):
     metavar="NAME=VALUE",
     help="A property of Kafka's brokers, such as num.partitions=4; repeatable.",
 )
-@click.option("--tls-cert", type=_FILE, help="Encrypt connections: the certificate and its chain, as PEM.")
-@click.option("--tls-key", type=_FILE, help="The key of the certificate, as PEM.")
-@click.option("--sasl", type=_FILE, help="Who may connect: a file with hashes of passwords (docs/gateway.md).")
+@click.option("--tls-cert", type=_FILE_TYPE, help="Encrypt connections: the certificate and its chain, as PEM.")
+@click.option("--tls-key", type=_FILE_TYPE, help="The key of the certificate, as PEM.")
+@click.option("--sasl", type=_FILE_TYPE, help="Who may connect: a file with hashes of passwords (docs/gateway.md).")
 @click.option(
     "--hash-password",
     is_flag=True,
@@ -118,7 +118,7 @@ def gateway(
         return
     security = _security(tls_cert, tls_key, sasl, insecure=insecure)
     try:
-        chosen = Properties.from_mapping(dict(properties))
+        gateway_properties = Properties.from_mapping(dict(properties))
     except InvalidConfigError as error:
         raise click.BadParameter(str(error), param_hint="--property") from None
     if not insecure and (security.users is None or security.tls is None) and listen[0] not in LOOPBACK:
@@ -130,20 +130,20 @@ def gateway(
     with contextlib.ExitStack() as resources:
         if app.debug:
             resources.enter_context(printed_logs(times=True))
-        listener = resources.enter_context(bound(listen))
-        scraped = None if metrics is None else resources.enter_context(bound(metrics))
+        listener = resources.enter_context(listen_on(listen))
+        metrics_listener = None if metrics is None else resources.enter_context(listen_on(metrics))
         host, port = listener.getsockname()[:2]
-        own = _own([advertise] if advertise else [(host, port), (listen[0], port)], peers)
-        connection = resources.enter_context(app.unloaded(read_only=False))
+        advertised = _advertised_address([advertise] if advertise else [(host, port), (listen[0], port)], peers)
+        connection = resources.enter_context(app.connect_unloaded(read_only=False))
         with app.progress("opening the store"):
             connection.load()
-            with contextlib.suppress(StorageRefusedError):  # The gateway says that it can only read.
+            with contextlib.suppress(StorageRefusedError):  # The gateway logs that it can only read.
                 connection.check_storage()
 
         def ready() -> None:
             print(f"listening on {host}:{port}", flush=True)
-            if scraped is not None:
-                print("metrics on http://{}:{}/metrics".format(*scraped.getsockname()[:2]), flush=True)
+            if metrics_listener is not None:
+                print("metrics on http://{}:{}/metrics".format(*metrics_listener.getsockname()[:2]), flush=True)
 
         def text(counted: GatewayMetrics) -> str:
             from txnstore.monitoring.prometheus import families, prometheus
@@ -154,19 +154,19 @@ def gateway(
         if not app.debug:
             resources.enter_context(printed_logs(logging.INFO, times=True))
         resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
-        served = None if scraped is None else (scraped, text)
-        asyncio.run(run(connection, chosen, listener, own, peers, security, ready, served))
+        metrics_source = None if metrics_listener is None else (metrics_listener, text)
+        asyncio.run(run(connection, gateway_properties, listener, advertised, peers, security, ready, metrics_source))
 
 
-def _own(names: Sequence[tuple[str, int]], peers: Sequence[tuple[str, int]]) -> tuple[str, int]:
-    """The address under which this gateway is one of the peers, or the first of its names (such as localhost)."""
-    own = next((name for name in names if name in peers), names[0])
-    if peers and own not in peers:
-        raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
+def _advertised_address(names: Sequence[tuple[str, int]], peers: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """The address by which this gateway is one of the peers, else the first of its names."""
+    address = next((name for name in names if name in peers), names[0])
+    if peers and address not in peers:
+        raise click.BadParameter(f"{address[0]}:{address[1]}, this gateway, is not one of them", param_hint="--peers")
     for host, port in peers:
         if peers.count((host, port)) > 1:
             raise click.BadParameter(f"{host}:{port} is named twice", param_hint="--peers")
-    return own
+    return address
 
 
 def _print_hash() -> None:
@@ -179,9 +179,9 @@ def _print_hash() -> None:
 
 
 def _password() -> str:
-    """A password that is typed twice; without a terminal a line of standard input."""
+    """Read a password that is typed twice, or without a terminal a line of standard input."""
     if is_terminal(sys.stdin):
-        # With a default an empty one is not asked for again without a reason.
+        # With a default, click accepts an empty password, which hashed() refuses with a reason.
         return str(
             click.prompt("Password", "", hide_input=True, confirmation_prompt=True, show_default=False, err=True)
         )
@@ -189,7 +189,7 @@ def _password() -> str:
 
 
 def _security(tls_cert: Path | None, tls_key: Path | None, sasl: Path | None, *, insecure: bool) -> Security:
-    """How clients are known, and how connections are encrypted, by the files of the options."""
+    """Make the authentication and encryption by the files of the options."""
     from txnstore.gateway.security import Security, read_users, tls_context
 
     if (tls_cert is None) != (tls_key is None):

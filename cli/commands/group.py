@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.confirm import ask, must_ask, yes_option
 from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Integer, parse_position
@@ -55,7 +55,7 @@ def show(app: App, name: str) -> None:
     """Show the members and the committed offsets of the group NAME."""
     with app.operations() as store:
         group = store.group(name)
-    members, offsets = _members(group), _offsets(group)
+    members, offsets = _member_rows(group), _offset_rows(group)
     app.out.blocked(position.blocked for position in group.positions if position.blocked is not None)
     if app.out.as_json:
         app.out.record({**_summary(group), "lag": group.lag, "members": members, "offsets": offsets})
@@ -107,31 +107,31 @@ def reset(
         if missing := sorted(set(partitions) - {tp.partition for tp in positions}):
             msg = f"topic {topics[0]!r} has no partition {missing[0]}"
             raise click.UsageError(msg)
-        chosen = {
+        new_offsets = {
             tp: to if isinstance(to, int) else at
             for tp, at in positions.items()
             if not partitions or tp.partition in partitions
         }
         if isinstance(to, int):
-            store.reset_offsets(name, chosen, dry_run=True)  # Refuses what cannot be done before it asks.
-        before = _committed(store, name)
+            store.reset_offsets(name, new_offsets, dry_run=True)  # Refuses an impossible offset before the question.
+        old_offsets = _committed_offsets(store, name)
         rows = [
-            {"group": name, "topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "offset": at}
-            for tp, at in chosen.items()
+            {"group": name, "topic": tp.topic, "partition": tp.partition, "before": old_offsets.get(tp), "offset": at}
+            for tp, at in new_offsets.items()
         ]
-        if asks(f"reset the offsets of group {name!r}", yes=yes, dry_run=dry_run) and rows:
+        if must_ask(f"reset the offsets of group {name!r}", yes=yes, dry_run=dry_run) and rows:
             app.out.plan(rows, _RESET_COLUMNS)
-            new = "" if before else " It has none yet."
-            ask(f"Set the committed offsets of group {name!r} to these?{new}")
+            note = "" if old_offsets else " It has none yet."
+            ask(f"Set the committed offsets of group {name!r} to these?{note}")
         if not dry_run:
-            store.reset_offsets(name, chosen)
+            store.reset_offsets(name, new_offsets)
     app.out.rows(rows, _RESET_COLUMNS, empty="Nothing to reset: the group has no committed offsets")
     if dry_run:
         app.out.note("Nothing was changed (--dry-run)")
 
 
-def _committed(store: Store, name: str) -> dict[TopicPartition, int | None]:
-    """The committed offsets of a group before a reset; none of a new group."""
+def _committed_offsets(store: Store, name: str) -> dict[TopicPartition, int | None]:
+    """The committed offsets of a group; none of a new group."""
     from txnstore.errors import GroupNotFoundError
 
     try:
@@ -152,8 +152,8 @@ def remove_members(app: App, name: str, yes: bool) -> None:
     """
     with app.open() as store:
         group = store.group(name)
-        if asks(f"remove the members of group {name!r}", yes=yes):
-            app.out.plan(_members(group) if group.kind != "native" else [], _MEMBER_COLUMNS[group.kind])
+        if must_ask(f"remove the members of group {name!r}", yes=yes):
+            app.out.plan(_member_rows(group) if group.kind != "native" else [], _MEMBER_COLUMNS[group.kind])
             ask(f"Remove these members of group {name!r}?")
         removed = store.remove_members(name)
     app.out.result(f"{removed} members of group {name!r} are removed", group=name, members=removed)
@@ -168,8 +168,8 @@ def delete(app: App, name: str, yes: bool) -> None:
     """Delete the group NAME with its offsets; it must have no live members. Shows the offsets, and asks."""
     with app.open() as store:
         group = store.group(name)
-        if asks(f"delete group {name!r}", yes=yes):
-            app.out.plan(_offsets(group), _OFFSET_COLUMNS)
+        if must_ask(f"delete group {name!r}", yes=yes):
+            app.out.plan(_offset_rows(group), _OFFSET_COLUMNS)
             ask(f"Delete group {name!r} with these offsets? This cannot be undone.")
         store.delete_group(name)
     app.out.result(f"Group {name!r} is deleted", group=name)
@@ -181,12 +181,12 @@ def _summary(group: GroupDescription) -> dict[str, Any]:
         "state": group.state,
         "generation": group.generation,
         "last_transactional_id": group.last_transactional_id,
-        **_classic(group),
+        **_gateway_members(group),
     }
 
 
-def _classic(group: GroupDescription) -> dict[str, Any]:
-    """What only a group of a gateway has."""
+def _gateway_members(group: GroupDescription) -> dict[str, Any]:
+    """The members of the summary that only groups of a gateway have."""
     if group.kind != "classic":
         return {} if group.kind == "native" else {"kind": group.kind}
     return {
@@ -197,7 +197,7 @@ def _classic(group: GroupDescription) -> dict[str, Any]:
     }
 
 
-def _members(group: GroupDescription) -> list[dict[str, Any]]:
+def _member_rows(group: GroupDescription) -> list[dict[str, Any]]:
     return [
         {
             "member_id": member.member_id,
@@ -213,7 +213,7 @@ def _members(group: GroupDescription) -> list[dict[str, Any]]:
     ]
 
 
-def _offsets(group: GroupDescription) -> list[dict[str, Any]]:
+def _offset_rows(group: GroupDescription) -> list[dict[str, Any]]:
     return [
         {
             "topic": position.tp.topic,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from txnstore.core.log.dump import LogLine
 
 
-#: How many entries are read at once in the search for those of a principal.
-_WINDOW = 256
+#: The number of entries that are read at a time in a search for those of a principal.
+_SEARCH_WINDOW = 256
 _DUMP_COLUMNS = [
     "base_offset", "last_offset", "kind", "outcome", "records", "producer_id", "epoch", "base_sequence",
     "last_sequence", "transactional", "max_timestamp", "entry", "segment",
@@ -50,37 +50,45 @@ def show(app: App, limit: int, before: int | None, by: str | None, chain: int | 
     With --by, older entries are read until there are enough: one request per entry.
     """
     with app.connect() as connection:
-        chosen = [_one(connection, chain)] if chain is not None or before is not None else range(len(connection.chains))
+        chain_numbers = (
+            [_chosen_chain(connection, chain)]
+            if chain is not None or before is not None
+            else range(len(connection.chains))
+        )
         states = connection.view(refresh=False).states
-        heads = {number: states[number].sequence for number in chosen}
-        lasts = heads if before is None else {number: min(head, before - 1) for number, head in heads.items()}
+        heads = {number: states[number].sequence for number in chain_numbers}
+        last_entries = heads if before is None else {number: min(head, before - 1) for number, head in heads.items()}
         with app.progress("reading entries"):
-            entries = _newest(connection, lasts, limit, by)
-        several = len(connection.chains) > 1
+            entries = _newest_entries(connection, last_entries, limit, by)
+        has_several = len(connection.chains) > 1
     entries.sort(key=lambda item: (item[1].timestamp, item[0], item[1].sequence))
     rows = [_summary(*item) for item in entries[-limit:]]
-    asked = ["principals"] if any(row["principals"] is not None for row in rows) else []
-    columns = [*(["chain"] if several else []), "entry", "timestamp", "events", *asked]
+    principal_column = ["principals"] if any(row["principals"] is not None for row in rows) else []
+    columns = [*(["chain"] if has_several else []), "entry", "timestamp", "events", *principal_column]
     app.out.rows(rows, columns, empty="There are no such entries")
 
 
-def _newest(connection: Connection, lasts: dict[int, int], limit: int, by: str | None) -> list[tuple[int, Entry]]:
-    """The newest entries of each chain up to its last one given, at least ``limit`` if there are as many.
+def _newest_entries(
+    connection: Connection, lasts: dict[int, int], limit: int, by: str | None
+) -> list[tuple[int, Entry]]:
+    """Read the newest entries of each chain, up to the last one given: at least ``limit``, or all.
 
-    With ``by``, those of this principal; older ones are read until there are enough.
+    With ``by``, only entries of this principal count, and older ones are read until there are enough.
     """
     firsts = {number: connection.chains[number].boundaries.last().sequence for number in lasts}
-    chosen: dict[int, list[Entry]] = {number: [] for number in lasts}
-    count, lasts = limit if by is None else _WINDOW, dict(lasts)
-    while wanting := [number for number in lasts if lasts[number] > firsts[number] and len(chosen[number]) < limit]:
-        ranges = {number: range(lasts[number], max(firsts[number], lasts[number] - count), -1) for number in wanting}
-        places = [(number, sequence) for number, sequences in ranges.items() for sequence in sequences]
-        contents = connection.pool.map(lambda place: _read(connection, *place), places)
-        for (number, _), content in zip(places, contents, strict=True):
+    found: dict[int, list[Entry]] = {number: [] for number in lasts}
+    count, lasts = limit if by is None else _SEARCH_WINDOW, dict(lasts)
+    while incomplete := [number for number in lasts if lasts[number] > firsts[number] and len(found[number]) < limit]:
+        ranges = {number: range(lasts[number], max(firsts[number], lasts[number] - count), -1) for number in incomplete}
+        chains_and_entries = [(number, sequence) for number, sequences in ranges.items() for sequence in sequences]
+        contents = connection.pool.map(
+            lambda chain_and_entry: _read_entry(connection, *chain_and_entry), chains_and_entries
+        )
+        for (number, _), content in zip(chains_and_entries, contents, strict=True):
             if by is None or by in dict(content.principals or ()):
-                chosen[number].append(content)
+                found[number].append(content)
         lasts.update({number: sequences[-1] - 1 for number, sequences in ranges.items()})
-    return [(number, content) for number, contents in chosen.items() for content in contents]
+    return [(number, content) for number, contents in found.items() for content in contents]
 
 
 @log.command()
@@ -123,7 +131,7 @@ def dump(
     with app.operations() as store, app.progress("reading entries"):
         dumped = store.dump_log(topic, partition, start, stop, entries)
     lines = [line for line in dumped.lines if isolation == "read_uncommitted" or _is_stable(line, dumped.last_stable)]
-    app.out.rows([_line(line) for line in lines[:limit]], _DUMP_COLUMNS, empty="There are no such offsets")
+    app.out.rows([_line_values(line) for line in lines[:limit]], _DUMP_COLUMNS, empty="There are no such offsets")
     if len(lines) > limit:
         app.out.note(f"{len(lines) - limit:,} more lines: --from {lines[limit].base_offset} shows the next ones")
     if dumped.limited:
@@ -137,8 +145,8 @@ def _is_stable(line: LogLine, last_stable: int) -> bool:
     return line.base_offset < last_stable and line.outcome not in ("aborted", "open")
 
 
-def _line(line: LogLine) -> dict[str, Any]:
-    """A line with its times as text."""
+def _line_values(line: LogLine) -> dict[str, Any]:
+    """The values of a line, with times as text."""
     times = ("min_timestamp", "max_timestamp", "appended_at")
     return {name: instant(value) if name in times else value for name, value in asdict(line).items()}
 
@@ -156,21 +164,21 @@ def entry(app: App, number: int, chain: int | None) -> None:
     from txnstore.core.state import UnknownEvent
 
     with app.connect() as connection:
-        chain = _one(connection, chain)
-        content = _read(connection, chain, number)
+        chain = _chosen_chain(connection, chain)
+        content = _read_entry(connection, chain, number)
     if app.out.as_json:
         app.out.record({"chain": chain, **content.model_dump(mode="json")})
         return
     summary = _summary(chain, content)
-    asked = summary.pop("principals")
+    principals = summary.pop("principals")
     del summary["events"]
-    app.out.record(summary if asked is None else {**summary, "principals": asked})
-    shown = asked[0] if asked and len(asked) == 1 else None
+    app.out.record(summary if principals is None else {**summary, "principals": principals})
+    current = principals[0] if principals and len(principals) == 1 else None
     dumped = content.model_dump(mode="json")["events"]
     for event, principal in zip(dumped, principals_of_events(content.principals), strict=False):
-        if principal != shown:
+        if principal != current:
             app.out.line(f"By {principal}:")
-            shown = principal
+            current = principal
         name = event.pop("type")
         if name == UnknownEvent.__name__:
             app.out.line(f"{event['name']}  (of a later release; it changes nothing here)")
@@ -178,8 +186,8 @@ def entry(app: App, number: int, chain: int | None) -> None:
             app.out.line(f"{name}  {json.dumps(event, ensure_ascii=False)}")
 
 
-def _one(connection: Connection, chain: int | None) -> int:
-    """The chain that was chosen; a store with one chain needs no choice."""
+def _chosen_chain(connection: Connection, chain: int | None) -> int:
+    """The chosen chain; a store with one chain needs no choice."""
     count = len(connection.chains)
     if chain is None:
         if count > 1:
@@ -192,20 +200,20 @@ def _one(connection: Connection, chain: int | None) -> int:
     return chain
 
 
-def _read(connection: Connection, chain: int, number: int) -> Entry:
+def _read_entry(connection: Connection, chain: int, number: int) -> Entry:
     from txnstore.chain.payload import decode_entry
     from txnstore.errors import ObjectNotFoundError
 
     key = connection.keys.entry(chain, number)
-    of = f" in chain {chain}" if len(connection.chains) > 1 else ""
+    in_chain = f" in chain {chain}" if len(connection.chains) > 1 else ""
     first = connection.chains[chain].boundaries.last().sequence
     if number <= first:
-        msg = f"the history{of} begins after entry {first}; earlier ones are deleted by vacuums"
+        msg = f"the history{in_chain} begins after entry {first}; earlier ones are deleted by vacuums"
         raise CommandError(msg, "`txnstore log show` lists the newest ones.")
     try:
         return decode_entry(key, connection.objects.get(key))
     except ObjectNotFoundError:
-        msg = f"there is no entry {number}{of}"
+        msg = f"there is no entry {number}{in_chain}"
         raise CommandError(msg, "`txnstore log show` lists the newest ones.") from None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.commands.watch import check_watch, watch_rounds
-from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.confirm import ask, must_ask, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.engine import engine_options, start_engine
 from txnstore.cli.values import Duration, Size
@@ -78,7 +78,7 @@ def _compact(
     engine: EngineName,
     spark_conf: tuple[str, ...],
 ) -> None:
-    start_engine(engine, spark_conf, used=not dry_run)
+    start_engine(engine, spark_conf, is_used=not dry_run)
     errors: list[TxnStoreError] = []
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
@@ -161,16 +161,16 @@ def vacuum(
     if foreign:
         _vacuum_foreign(app, foreign, dry_run=dry_run, yes=yes)
         return
-    must_ask = asks("delete unreferenced objects", yes=yes, dry_run=dry_run)
+    needs_answer = must_ask("delete unreferenced objects", yes=yes, dry_run=dry_run)
     if older_than < _SHORT_GRACE:
-        app.out.warning(_price(older_than))
+        app.out.warning(_short_grace_warning(older_than))
     with app.open(read_only=dry_run) as store:
-        if must_ask:
+        if needs_answer:
             with app.progress("listing objects"):
                 plan = store.vacuum(older_than=older_than, history=history, dry_run=True, force=force)
             if plan.objects or plan.announced:
-                app.out.plan(_kinds(plan), ["objects", "count", "bytes", "example"])
-                ask(_question(plan))
+                app.out.plan(_kind_rows(plan), ["objects", "count", "bytes", "example"])
+                ask(_vacuum_question(plan))
         with app.progress("vacuuming"):
             report = store.vacuum(
                 older_than=older_than,
@@ -184,15 +184,15 @@ def vacuum(
 
 
 def _vacuum_foreign(app: App, foreign: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
-    """Delete the chains of other stores; this one need not open."""
+    """Delete the chains of other stores; this store need not be readable."""
     from txnstore.compactor import vacuum as delete_unreferenced
 
-    must_ask = asks("delete the chains of another store", yes=yes, dry_run=dry_run)
-    with app.unloaded(read_only=dry_run) as connection:
-        if must_ask:
+    needs_answer = must_ask("delete the chains of another store", yes=yes, dry_run=dry_run)
+    with app.connect_unloaded(read_only=dry_run) as connection:
+        if needs_answer:
             with app.progress("listing objects"):
                 plan = delete_unreferenced(connection, dry_run=True, foreign=foreign)
-            app.out.plan(_kinds(plan), ["objects", "count", "bytes", "example"])
+            app.out.plan(_kind_rows(plan), ["objects", "count", "bytes", "example"])
             ask(
                 f"Delete {counted(plan.objects, 'object')} of {', '.join(foreign)}? Its records cannot be read any "
                 "more, and the next vacuum deletes them. This cannot be undone."
@@ -224,30 +224,30 @@ def _show_vacuum(app: App, report: VacuumReport) -> None:
             app.out.line(f"  and {report.objects - len(report.deleted):,} more")
 
 
-def _kinds(report: VacuumReport) -> list[dict[str, Any]]:
-    """What a vacuum deletes, by topic or kind of object, with one key of each."""
+def _kind_rows(report: VacuumReport) -> list[dict[str, Any]]:
+    """The objects that a vacuum deletes, by topic or kind, with one key of each."""
     return [
         {"objects": each.kind, "count": each.objects, "bytes": each.bytes, "example": each.example}
         for each in report.kinds
     ]
 
 
-def _question(report: VacuumReport) -> str:
-    """What is asked before a vacuum deletes or announces."""
+def _vacuum_question(report: VacuumReport) -> str:
+    """The question before a vacuum deletes or announces."""
     if not report.objects:
         return f"Announce {counted(report.announced, 'entry', 'entries')} of the history, to be deleted in 24 hours?"
     return f"Delete {counted(report.objects, 'object')} ({size(report.bytes)})? This cannot be undone."
 
 
-def _price(older_than: float) -> str:
-    """What a short grace period costs; said also with --yes."""
+def _short_grace_warning(older_than: float) -> str:
+    """The warning about a short grace period, also with --yes."""
     return (
         f"the grace period is {older_than:g} s, less than an hour: readers of pinned or earlier snapshots fail, and "
         "open transactions can lose uploads that are older"
     )
 
 
-#: A shorter grace period, in seconds, is warned about.
+#: The grace period, in seconds, below which a vacuum warns.
 _SHORT_GRACE = 3600.0
 
 
@@ -267,9 +267,9 @@ def expire(app: App, producers: float, transactional_ids: float, offsets: float,
     State that an open transaction needs, and transactional ids with recorded job versions, never expire. Shows what
     expires, and asks.
     """
-    must_ask = asks("expire state", yes=yes, dry_run=dry_run)
+    needs_answer = must_ask("expire state", yes=yes, dry_run=dry_run)
     with app.open(read_only=dry_run) as store:
-        if must_ask:
+        if needs_answer:
             plan = store.expire(producers, transactional_ids, offsets, dry_run=True)
             if plan == type(plan)():
                 app.out.result("Nothing has expired", **asdict(plan))
@@ -311,22 +311,22 @@ def verify(app: App, deep: bool, engine: EngineName, spark_conf: tuple[str, ...]
 
     if engine == "spark" and not deep:
         raise click.UsageError("--engine spark needs --deep: only data is read by Spark")
-    start_engine(engine, spark_conf, used=deep)
-    with app.unloaded() as connection, app.progress("verifying"):
+    start_engine(engine, spark_conf, is_used=deep)
+    with app.connect_unloaded() as connection, app.progress("verifying"):
         report = Store(connection).verify(deep=deep, engine=engine)
     app.out.result(
         "No violations found" if report.ok else counted(len(report.violations), "violation"),
         **{**asdict(report), "ok": report.ok},
     )
     if not app.out.as_json:
-        app.out.rows(_by_invariant(report), ["invariant", "rules", "checked", "violations"])
+        app.out.rows(_invariant_rows(report), ["invariant", "rules", "checked", "violations"])
         app.out.rows([asdict(item) for item in report.violations], ["name", "subject", "message"], empty="")
     app.out.foreign(prefix.split("/")[1] for prefix in report.foreign)
     return 0 if report.ok and not report.foreign else 1
 
 
-def _by_invariant(report: VerifyReport) -> list[dict[str, Any]]:
-    """The invariants, with what they were checked for."""
+def _invariant_rows(report: VerifyReport) -> list[dict[str, Any]]:
+    """The invariants, with the numbers of objects that were checked."""
     by_name: dict[str, list[RuleReport]] = {}
     for rule in report.rules:
         by_name.setdefault(rule.invariant, []).append(rule)
@@ -335,7 +335,7 @@ def _by_invariant(report: VerifyReport) -> list[dict[str, Any]]:
             "invariant": name,
             "rules": len(rules),
             "checked": ", ".join(
-                counted(count, _ONE.get(kind, kind[:-1]), kind) for kind, count in _checked(rules).items()
+                counted(count, _SINGULARS.get(kind, kind[:-1]), kind) for kind, count in _checked_counts(rules).items()
             ),
             "violations": sum(rule.failed for rule in rules),
         }
@@ -343,11 +343,11 @@ def _by_invariant(report: VerifyReport) -> list[dict[str, Any]]:
     ]
 
 
-#: One of those that rules are checked for, where it is not the plural without its last letter.
-_ONE = {"entries": "entry"}
+#: The singulars of kinds of objects that are not the plural without its last letter.
+_SINGULARS = {"entries": "entry"}
 
 
-def _checked(rules: list[RuleReport]) -> dict[str, int]:
+def _checked_counts(rules: list[RuleReport]) -> dict[str, int]:
     return {rule.objects: rule.checked for rule in rules if rule.checked}
 
 

@@ -13,7 +13,7 @@ import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.progress import Advance
-from txnstore.cli.records import ADVICE, InputPiece, Reading, pieces_of_file, pieces_of_stream, size_of_file
+from txnstore.cli.records import ADVICE, InputFormat, InputPiece, pieces_of_file, pieces_of_stream, size_of_file
 from txnstore.cli.values import Integer
 from txnstore.phrases import counted
 
@@ -73,19 +73,19 @@ def produce(
         msg = "--null is for a .csv file"
         raise click.UsageError(msg)
     with app.open() as store:
-        described = store.topic(topic)
-        _check_partition(described, partition)
-        reading = replace(_reading(described, form, key_field, key_separator), nulls=nulls)
-        pieces, total = _input(path, reading)
+        description = store.topic(topic)
+        _check_partition(description, partition)
+        input_format = replace(_input_format(description, form, key_field, key_separator), nulls=nulls)
+        pieces, total = _open_input(path, input_format)
         with store.producer(transactional_id=transactional_id) as producer:
             scope = producer.transaction() if transactional_id is not None else nullcontext()
-            typed = path is None and sys.stdin.isatty()
-            if typed:
-                app.out.note(_hint(reading, transactional_id))
-            # A bar would be drawn between the lines that are typed.
+            is_typed = path is None and sys.stdin.isatty()
+            if is_typed:
+                app.out.note(_typing_hint(input_format, transactional_id))
+            # No progress bar between typed lines.
             sent = _SentRecords()
             try:
-                with app.out.progress(f"to {topic}", total, hidden=typed) as advance, scope:
+                with app.out.progress(f"to {topic}", total, hidden=is_typed) as advance, scope:
                     _send_all(producer, topic, pieces, partition, advance, sent)
                     if transactional_id is None:
                         producer.flush()  # A commit sends the last batches itself.
@@ -94,7 +94,7 @@ def produce(
                     producer.flush()
                     app.out.note(f"{counted(sent.records, 'record')} sent to {topic!r} before the interrupt")
                 else:
-                    app.out.note(_end(store, producer, transactional_id, sent))
+                    app.out.note(_abort_interrupted(store, producer, transactional_id, sent))
                 raise
             except CommandError as error:
                 if transactional_id is not None:
@@ -102,43 +102,43 @@ def produce(
                 producer.flush()
                 msg = f"{error}; {counted(sent.records, 'record')} sent to {topic!r} before it"
                 raise CommandError(msg, error.advice) from error
-    how = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
+    suffix = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
     app.out.result(
-        f"{counted(sent.records, 'record')} sent to {topic!r}{how}",
+        f"{counted(sent.records, 'record')} sent to {topic!r}{suffix}",
         topic=topic,
         records=sent.records,
         transactional_id=transactional_id,
     )
 
 
-def _end(store: Store, producer: Producer, transactional_id: str, sent: _SentRecords) -> str:
-    """Abort the transaction that an interrupt has left, and say what became of it, as its chain has it."""
+def _abort_interrupted(store: Store, producer: Producer, transactional_id: str, sent: _SentRecords) -> str:
+    """Abort the transaction that an interrupt has left, and describe its outcome by its chain."""
     from txnstore.core.transactions.model import TxnState
     from txnstore.errors import TxnStoreError
 
     name = f"the transaction of {transactional_id!r}"
-    limit = "it is aborted at its timeout, a minute after it began"
+    timeout_hint = "it is aborted at its timeout, a minute after it began"
     try:
         producer.close()
     except TxnStoreError as error:
-        why = f" ({' '.join(str(error).split())})"
+        reason = f" ({' '.join(str(error).split())})"
     else:
-        why = ""
+        reason = ""
     try:
         state = store.transaction(transactional_id).state
     except TxnStoreError as error:
-        return f"{name} may be open or committed: {' '.join(str(error).split())} Unless it is committed, {limit}"
+        return f"{name} may be open or committed: {' '.join(str(error).split())} Unless it is committed, {timeout_hint}"
     if state in (TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT):
         return f"{name} was committed before the interrupt: {counted(sent.records, 'record')} sent"
     if state is TxnState.ONGOING:
-        return f"{name} could not be aborted{why}; {limit}. None of its records is visible"
+        return f"{name} could not be aborted{reason}; {timeout_hint}. None of its records is visible"
     return f"{name} was aborted: none of its records is visible"
 
 
-def _hint(reading: Reading, transactional_id: str | None) -> str:
-    lines = "one JSON object per line" if reading.as_json else "one record per line"
-    if reading.key_separator is not None:
-        lines += f", as KEY{reading.key_separator}VALUE"
+def _typing_hint(input_format: InputFormat, transactional_id: str | None) -> str:
+    lines = "one JSON object per line" if input_format.as_json else "one record per line"
+    if input_format.key_separator is not None:
+        lines += f", as KEY{input_format.key_separator}VALUE"
     end = "Ctrl-D commits them, Ctrl-C aborts" if transactional_id is not None else "end with Ctrl-D"
     return f"Type {lines}; {end}"
 
@@ -168,27 +168,27 @@ def _check_partition(topic: Topic, partition: int | None) -> None:
         raise CommandError(msg, f"Give --partition 0 to {topic.partitions - 1}, or leave it out.")
 
 
-def _reading(topic: Topic, form: str | None, key_field: str | None, key_separator: str | None) -> Reading:
+def _input_format(topic: Topic, form: str | None, key_field: str | None, key_separator: str | None) -> InputFormat:
     if (schema := topic.schema) is None:
-        return Reading(None, form == "json" or key_field is not None, key_field, key_separator)
+        return InputFormat(None, form == "json" or key_field is not None, key_field, key_separator)
     if form == "text" or key_field is not None or key_separator is not None:
         msg = f"topic {topic.name!r} has a schema: send rows as JSON or a file; its key is a column"
         raise click.UsageError(msg)
-    return Reading(schema, as_json=True)
+    return InputFormat(schema, as_json=True)
 
 
-def _input(path: Path | None, reading: Reading) -> tuple[Iterator[InputPiece], int | None]:
+def _open_input(path: Path | None, input_format: InputFormat) -> tuple[Iterator[InputPiece], int | None]:
     if path is not None:
-        return pieces_of_file(path, reading), size_of_file(path)
+        return pieces_of_file(path, input_format), size_of_file(path)
     if sys.stdin is None or sys.stdin.closed:
         msg = "standard input is closed; there is nothing to send"
         raise CommandError(msg, "Pipe records in, or give --file.")
-    return pieces_of_stream(sys.stdin.buffer, "standard input", reading), None
+    return pieces_of_stream(sys.stdin.buffer, "standard input", input_format), None
 
 
 @dataclass(slots=True)
 class _SentRecords:
-    """The number of records that the producer has taken; of a piece that an interrupt hits, those before it."""
+    """The number of records that the producer has accepted, up to an interrupt."""
 
     records: int = 0
 

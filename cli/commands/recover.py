@@ -47,14 +47,14 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
     """
     from txnstore.compactor import plan_repairs, repair
 
-    with app.unloaded() as connection, app.progress("looking for damage"):
+    with app.connect_unloaded() as connection, app.progress("looking for damage"):
         plan = plan_repairs(connection, chains, identity=identity, deep=deep)
     if plan.stores:
-        app.out.plan(_stores(plan.stores), _STORE_COLUMNS)
-    app.out.plan(_rows(plan), _COLUMNS)
+        app.out.plan(_store_rows(plan.stores), _STORE_COLUMNS)
+    app.out.plan(_damage_rows(plan), _COLUMNS)
     if plan.repairs and not dry_run:
         _confirm(plan, yes=yes)
-        with app.unloaded(read_only=False) as connection, app.progress("repairing"):
+        with app.connect_unloaded(read_only=False) as connection, app.progress("repairing"):
             repair(connection, plan)
     outcome: dict[str, Any] = {
         "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],
@@ -99,8 +99,8 @@ def _confirm(plan: RepairPlan, *, yes: bool) -> None:
     ask(f"Rebuild {objects}? They are written over, or deleted.")
 
 
-def _stores(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
-    """What is here of each store."""
+def _store_rows(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
+    """The contents of each store below the URL."""
     from txnstore.phrases import some
 
     return [
@@ -117,6 +117,6 @@ def _stores(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(plan: RepairPlan) -> list[dict[str, str]]:
+def _damage_rows(plan: RepairPlan) -> list[dict[str, str]]:
     rows = [{"object": item.key, "damage": item.damage, "what": item.consequence} for item in (*plan.lost, *plan.past)]
     return rows + [{"object": item.key, "damage": item.damage, "what": item.action} for item in plan.repairs]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.confirm import ask, must_ask, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.values import Integer
 from txnstore.core.model import TopicPartition
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from txnstore.compactor import PartitionRetention
     from txnstore.errors import TxnStoreError
 
+#: Stands for the high watermark.
+_END = -1
 _COLUMNS = ["partition", "log_start", "new_log_start", "batches", "records", "bytes"]
 
 
@@ -32,11 +34,13 @@ def retain(app: App, topic: str | None, dry_run: bool, yes: bool) -> None:
 
     `compact` does it, too, without asking. Records of open transactions, and all that follow them, stay.
     """
-    must_ask = asks("delete records", yes=yes, dry_run=dry_run)
+    needs_answer = must_ask("delete records", yes=yes, dry_run=dry_run)
     errors: list[TxnStoreError] = []
     with app.open(read_only=dry_run) as store:
-        if must_ask:
-            plan = store.retain(topic, dry_run=True, on_error=lambda _: None)  # What follows has the same.
+        if needs_answer:
+            plan = store.retain(
+                topic, dry_run=True, on_error=lambda _: None
+            )  # The retention below raises the same errors.
             if plan.partitions:
                 app.out.plan(_rows(plan.partitions), _COLUMNS)
                 ask(f"Delete {_summary(plan.partitions)}? This cannot be undone.")
@@ -56,7 +60,7 @@ class _Offset(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if value == "end":
-            return -1
+            return _END
         if isinstance(value, int):
             return value
         if not (str(value).isdecimal() and str(value).isascii()):
@@ -85,18 +89,18 @@ def delete_records(app: App, name: str, partition: int, offset: int, dry_run: bo
         connection = open_connection(app.objects(), read_only=dry_run, principal=app.principal())
     with connection:
         connection.view(refresh=False).find_partition(tp)
-        if asks(f"delete records of {tp}", yes=yes, dry_run=dry_run):
+        if must_ask(f"delete records of {tp}", yes=yes, dry_run=dry_run):
             plan = delete(connection, {tp: offset}, dry_run=True)[tp]
             if plan.new_log_start > plan.log_start:
                 app.out.plan(_rows([plan]), _COLUMNS)
                 ask(f"Delete {_summary([plan])}? This cannot be undone.")
-        done = delete(connection, {tp: offset}, dry_run=dry_run)[tp]
-    if done.new_log_start == done.log_start:
-        text = f"Nothing to delete: {tp} begins at offset {done.log_start:,}"
+        retention = delete(connection, {tp: offset}, dry_run=dry_run)[tp]
+    if retention.new_log_start == retention.log_start:
+        text = f"Nothing to delete: {tp} begins at offset {retention.log_start:,}"
     else:
         verb = "Would delete" if dry_run else "Deleted"
-        text = f"{verb} {_summary([done])}; {tp} begins at offset {done.new_log_start:,}"
-    app.out.result(text, **_rows([done])[0], dry_run=dry_run)
+        text = f"{verb} {_summary([retention])}; {tp} begins at offset {retention.new_log_start:,}"
+    app.out.result(text, **_rows([retention])[0], dry_run=dry_run)
 
 
 def _rows(partitions: Iterable[PartitionRetention]) -> list[dict[str, Any]]:

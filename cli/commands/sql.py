@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.values import Integer, parse_past
+from txnstore.cli.values import Integer, parse_earlier_snapshot
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from txnstore.read.plan import IsolationLevel
 
-_BATCH = 10_000
-#: The types that DuckDB gives to Arrow without the offset, as another number, or as bytes of its own, by their ids.
+_BATCH_ROWS = 10_000
+#: The types, by id, that DuckDB passes to Arrow without the offset, as another number, or as bytes of its own.
 _NOT_IN_ARROW = {"time with time zone", "bit", "uhugeint", "bignum", "variant"}
-#: The types that have others inside.
-_NESTED = {"struct", "tuple", "list", "array", "map", "union"}
+#: The types with inner types.
+_NESTED_TYPES = {"struct", "tuple", "list", "array", "map", "union"}
 
 
 class _SqlCommand(click.Command):
@@ -80,7 +80,7 @@ def sql(
     """
     from txnstore.runtime import wall_clock_ms
 
-    past = None if at is None else parse_past(at, "--at", wall_clock_ms())
+    moment = None if at is None else parse_earlier_snapshot(at, "--at", wall_clock_ms())
     if emit_views:
         if query is not None:
             msg = "--emit-views takes no query"
@@ -88,11 +88,11 @@ def sql(
         from txnstore.sql import emit_views as views_of
 
         with app.connect() as connection:
-            snapshot = None if past is None else connection.snapshot(past.entry, past.timestamp)
+            snapshot = None if moment is None else connection.snapshot(moment.entry, moment.timestamp)
             views = views_of(connection, isolation, snapshot).rstrip("\n")
         app.out.line(views)
         for comment in re.findall(r"^-- (.* is left out.*)", views, re.MULTILINE):
-            app.out.warning(comment)  # The output is executed, not read.
+            app.out.warning(comment)  # The output is executed, not read, so comments in it are missed.
         return
     text = query if query is not None else _read_query()
     if not text.strip():
@@ -102,7 +102,7 @@ def sql(
         msg = "the query is not UTF-8"
         raise click.UsageError(msg)
     with app.reader() as store:
-        snapshot = None if past is None else store.snapshot(past.entry, past.timestamp)
+        snapshot = None if moment is None else store.snapshot(moment.entry, moment.timestamp)
         _run(app, store.duckdb(isolation, snapshot, sandbox=sandbox, checksums=not no_checksums), text, max_rows)
 
 
@@ -122,18 +122,18 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
     with connection:
         try:
             with errors_of(connection, query):
-                *before, last = parse(connection, query)
-                for statement in before:
-                    # Of statements before the last one, those that change something are not shown.
-                    shown = statement.expected_result_type == [duckdb.ExpectedResultType.QUERY_RESULT]
-                    _run_statement(app, connection, statement.query, max_rows if shown else None)
+                *leading, last = parse(connection, query)
+                for statement in leading:
+                    # The result of a leading statement that changes something is not shown.
+                    is_query = statement.expected_result_type == [duckdb.ExpectedResultType.QUERY_RESULT]
+                    _run_statement(app, connection, statement.query, max_rows if is_query else None)
                 _run_statement(app, connection, last.query, max_rows)
         except duckdb.Error as error:
             msg = str(error).split("\n\nLINE")[0]
-            missing = isinstance(error, duckdb.CatalogException)
+            is_unknown_name = isinstance(error, duckdb.CatalogException)
             advice = " ".join(getattr(error, "__notes__", ()))
             raise CommandError(
-                msg, advice or ("`txnstore sql 'SHOW ALL TABLES'` shows all." if missing else "")
+                msg, advice or ("`txnstore sql 'SHOW ALL TABLES'` shows all." if is_unknown_name else "")
             ) from error
 
 
@@ -143,24 +143,28 @@ def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max
 
     relation: Any = interruptible(connection, lambda: connection.sql(statement))
     if relation is not None and max_rows is not None:
-        shown = _with_texts(relation)
-        reader = interruptible(connection, lambda: shown.to_arrow_reader(_BATCH))
-        _print(app, connection, reader, _distinct(relation.columns), max_rows)
+        shown = _with_text_columns(relation)
+        reader = interruptible(connection, lambda: shown.to_arrow_reader(_BATCH_ROWS))
+        _print(app, connection, reader, _distinct_names(relation.columns), max_rows)
 
 
-def _with_texts(relation: DuckDBPyRelation) -> DuckDBPyRelation:
-    """The result with DuckDB's text in the place of the values that Arrow does not hold, also inside of others."""
-    lost = [_is_lost(kind) for kind in relation.types]
-    if not any(lost):
+def _with_text_columns(relation: DuckDBPyRelation) -> DuckDBPyRelation:
+    """Replace values that Arrow cannot hold, at any level, by DuckDB's text."""
+    needs_text = [_needs_text(kind) for kind in relation.types]
+    if not any(needs_text):
         return relation
-    return relation.project(", ".join(f"#{at}::VARCHAR" if text else f"#{at}" for at, text in enumerate(lost, 1)))
+    return relation.project(
+        ", ".join(f"#{position}::VARCHAR" if text else f"#{position}" for position, text in enumerate(needs_text, 1))
+    )
 
 
-def _is_lost(kind: Any) -> bool:
-    """Whether Arrow does not hold the values of a type of DuckDB, or what is inside of them."""
-    # Beside the types inside, DuckDB names the length of an array.
-    inside = [child for _, child in kind.children if isinstance(child, type(kind))] if kind.id in _NESTED else []
-    return kind.id in _NOT_IN_ARROW or any(map(_is_lost, inside))
+def _needs_text(kind: Any) -> bool:
+    """Whether Arrow cannot hold the values of a type of DuckDB, or of a type inside."""
+    # Among the children of an array is its length.
+    inner_types = (
+        [child for _, child in kind.children if isinstance(child, type(kind))] if kind.id in _NESTED_TYPES else []
+    )
+    return kind.id in _NOT_IN_ARROW or any(map(_needs_text, inner_types))
 
 
 def _print(
@@ -180,13 +184,15 @@ def _print(
         app.out.note(f"… and more: only the first {max_rows:,} rows are shown (--max-rows, or --json for all)")
 
 
-def _distinct(names: list[str]) -> list[str]:
+def _distinct_names(names: list[str]) -> list[str]:
     """Unique column names: duplicates from a join become ``id`` and ``id_1``, as in DuckDB."""
     distinct: list[str] = []
     for name in names:
-        others = (f"{name}_{number}" for number in range(1, len(names) + 1))
+        numbered = (f"{name}_{number}" for number in range(1, len(names) + 1))
         distinct.append(
-            name if name not in distinct else next(other for other in others if other not in {*distinct, *names})
+            name
+            if name not in distinct
+            else next(candidate for candidate in numbered if candidate not in {*distinct, *names})
         )
     return distinct
 

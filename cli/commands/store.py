@@ -41,8 +41,8 @@ def init(app: App, url: str | None, chains: int | None, transaction_max_timeout:
         principal=app.principal(),
     ) as store:
         count = store.snapshot().view.chains
-        has = f", with {count} chains" if count > 1 else ""
-        app.out.result(f"The store is at {store.url}{has}", url=store.url, store_id=store.store_id, chains=count)
+        suffix = f", with {count} chains" if count > 1 else ""
+        app.out.result(f"The store is at {store.url}{suffix}", url=store.url, store_id=store.store_id, chains=count)
         if store.url.startswith("memory://"):
             app.out.note("This store is in memory and ends with this command; give a folder to keep it")
 

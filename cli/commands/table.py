@@ -100,7 +100,7 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int,
                     store.compact(on_error=errors.append)
             with app.progress("publishing"):
                 report = store.tables.sync(tail_bytes=tail_bytes, rebuild=rebuild, on_error=errors.append)
-            _show(app, report)
+            _show_report(app, report)
             for error in errors:
                 raise error
             return 0
@@ -109,12 +109,12 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int,
                 if isinstance(outcome, Exception):
                     app.out.warning(str(outcome))
                 elif outcome.changes or outcome.foreign:
-                    _show(app, outcome)
+                    _show_report(app, outcome)
                 app.out.flush()
     return 0
 
 
-def _show(app: App, report: SyncReport) -> None:
+def _show_report(app: App, report: SyncReport) -> None:
     if app.out.as_json:
         app.out.record(asdict(report))
     elif report.cut == 0:
@@ -123,7 +123,7 @@ def _show(app: App, report: SyncReport) -> None:
         app.out.line(f"cut {report.cut}: {counted(report.tables, 'table')}, nothing has changed")
     else:
         for change in report.changes:
-            app.out.line(f"cut {report.cut}: {_line(change)}")
+            app.out.line(f"cut {report.cut}: {_change_line(change)}")
     for key in report.foreign:
         app.out.warning(
             f"{key} was not written by txnstore: an engine wrote to the table. Its rows are not in the store, and "
@@ -131,14 +131,14 @@ def _show(app: App, report: SyncReport) -> None:
         )
 
 
-def _line(change: TableChange) -> str:
+def _change_line(change: TableChange) -> str:
     if change.snapshot_id is None and not change.operations and change.files == 0:
         return f"{change.topic} version {change.version}, no rows"
-    did = ", ".join(change.operations) or "no new snapshot"
-    did += ", rebuilt" if change.rebuilt and change.version > 1 else ""
+    operations = ", ".join(change.operations) or "no new snapshot"
+    operations += ", rebuilt" if change.rebuilt and change.version > 1 else ""
     copies = f", {counted(change.copied_files, 'copy', 'copies')} ({size(change.copied_bytes)})"
     return (
-        f"{change.topic} version {change.version}, snapshot {change.snapshot_id} ({did}): "
+        f"{change.topic} version {change.version}, snapshot {change.snapshot_id} ({operations}): "
         f"{counted(change.rows, 'row')} in {counted(change.files, 'file')}{copies if change.copied_files else ''}"
     )
 
@@ -150,11 +150,11 @@ def list_tables(app: App) -> None:
     """List the tables, and how far they are behind."""
     with app.open(read_only=True) as store:
         tables = store.tables.list()
-    rows = [asdict(each) if app.out.as_json else _row(each) for each in tables]
+    rows = [asdict(each) if app.out.as_json else _list_row(each) for each in tables]
     app.out.rows(rows, _LIST_COLUMNS, empty="No topic has a table; `txnstore table enable TOPIC` gives it one")
 
 
-def _row(each: TableDescription) -> dict[str, Any]:
+def _list_row(each: TableDescription) -> dict[str, Any]:
     return {
         "topic": each.topic,
         "published": each.published,
@@ -175,18 +175,18 @@ def show(app: App, topic: str) -> None:
     """Show the table of TOPIC: its paths, snapshots and files."""
     with app.open(read_only=True) as store:
         details = store.tables.show(topic)
-    found = details.description
+    description = details.description
     if app.out.as_json:
         app.out.record(asdict(details))
         return
     app.out.record(
         {
             "topic": topic,
-            "location": found.location,
-            "metadata": f"{found.location}/metadata/v{found.version}.metadata.json",
-            "snapshot": found.snapshot_id,
-            "time": instant(found.timestamp),
-            "behind": f"{counted(found.behind, 'entry', 'entries')}, {duration(found.lag_ms)}",
+            "location": description.location,
+            "metadata": f"{description.location}/metadata/v{description.version}.metadata.json",
+            "snapshot": description.snapshot_id,
+            "time": instant(description.timestamp),
+            "behind": f"{counted(description.behind, 'entry', 'entries')}, {duration(description.lag_ms)}",
             "rows": details.rows,
             "files": f"{details.files:,} ({size(details.bytes)})",
             "copies": f"{details.copied_files:,} ({size(details.copied_bytes)})",
@@ -215,10 +215,10 @@ def check(app: App, deep: bool) -> int:
     """Check that the tables show what a read_committed reader sees at the same moment; exit status 1 if not."""
     with app.open(read_only=True) as store, app.progress("checking"):
         report = store.tables.check(deep=deep)
-    found = counted(len(report.problems), "problem") if report.problems else "no problem"
+    outcome = counted(len(report.problems), "problem") if report.problems else "no problem"
     app.out.result(
         f"cut {report.cut}: {counted(report.tables, 'table')}, {counted(report.files, 'file')}, "
-        f"{counted(report.rows, 'row')}; {found}",
+        f"{counted(report.rows, 'row')}; {outcome}",
         **{**asdict(report), "ok": report.ok},
     )
     if report.skipped:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.listening import LOOPBACK, Address, bound
+from txnstore.cli.listening import LOOPBACK, Address, listen_on
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError
 from txnstore.validation import check_milliseconds
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txnstore.tables.serve.cuts import Freshness
 
 #: The length of the shortest token, in characters: too long to be guessed.
-_TOKEN_LENGTH = 16
+_MIN_TOKEN_LENGTH = 16
 
 
 @click.command()
@@ -62,7 +62,7 @@ def serve(
     from txnstore.tables.serve.server import CatalogServer, run
 
     fresh_ms = _fresh_ms(fresh)
-    tokens = _tokens(token_file) if token_file is not None else []
+    tokens = _read_tokens(token_file) if token_file is not None else []
     if not tokens and not insecure_listen and listen[0] not in LOOPBACK:
         msg = f"{listen[0]} can be reached from other machines, and this listener asks for no token"
         advice = "Add --token-file; or listen on 127.0.0.1; or add --insecure-listen where you trust all."
@@ -70,8 +70,8 @@ def serve(
     with contextlib.ExitStack() as resources:
         if app.debug:
             resources.enter_context(printed_logs(times=True))
-        listener = resources.enter_context(bound(listen))
-        connection = resources.enter_context(app.unloaded(read_only=fresh_ms is None))
+        listener = resources.enter_context(listen_on(listen))
+        connection = resources.enter_context(app.connect_unloaded(read_only=fresh_ms is None))
         location = location_of(connection.objects)
         with app.progress("opening the store"):
             connection.load()
@@ -104,16 +104,18 @@ def _freshness(connection: Connection, fresh_ms: int) -> Freshness:
     return Freshness(Tables(connection).sync, connection.runtime.uptime, fresh_ms)
 
 
-def _tokens(path: Path) -> list[str]:
-    """The tokens of a file. Errors have none of them."""
+def _read_tokens(path: Path) -> list[str]:
+    """Read the tokens of a file. Errors do not contain them."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise CommandError(f"{path} is no text") from None
     tokens = [line.strip() for line in lines if line.strip()]
     for number, token in enumerate(tokens, 1):
-        if len(token) < _TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
-            msg = f"token {number} of {path} is not of {_TOKEN_LENGTH} or more letters, digits and punctuation marks"
+        if len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+            msg = (
+                f"token {number} of {path} is not of {_MIN_TOKEN_LENGTH} or more letters, digits and punctuation marks"
+            )
             raise CommandError(msg, "`openssl rand -hex 32` prints a good one.")
     if not tokens:
         raise CommandError(f"{path} has no token", "`openssl rand -hex 32` prints a good one.")

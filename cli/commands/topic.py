@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.confirm import ask, must_ask, yes_option
 from txnstore.cli.context import App, NounGroup, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import Integer, column
+from txnstore.cli.values import Integer, parse_column
 from txnstore.phrases import counted
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def create(
             f"{'--key' if key is not None else '--timestamp'} names a column: give the columns with --column NAME:TYPE"
         )
         raise click.UsageError(msg)
-    settings = _settings(config)
+    settings = _parse_settings(config)
     schema = _schema(columns)
     with app.open() as store:
         created = store.create_topic(
             name, partitions, schema=schema, key=key, timestamp=timestamp, config=settings, exist_ok=exist_ok
         )
-    app.out.result(f"Topic {created.name!r} has {counted(created.partitions, 'partition')}", **_described(created))
+    app.out.result(f"Topic {created.name!r} has {counted(created.partitions, 'partition')}", **_describe(created))
 
 
 @topic.command("list")
@@ -75,10 +75,12 @@ def list_topics(app: App) -> None:
     """List all topics."""
     with app.connect() as connection:
         view = connection.view(refresh=False)
-    app.out.rows(_summaries(view), _LIST_COLUMNS, empty="There are no topics. Create one: txnstore topic create NAME")
+    app.out.rows(
+        _summary_rows(view), _LIST_COLUMNS, empty="There are no topics. Create one: txnstore topic create NAME"
+    )
 
 
-def _summaries(view: View) -> list[dict[str, Any]]:
+def _summary_rows(view: View) -> list[dict[str, Any]]:
     from txnstore.core.log.visibility import count_records
 
     rows = []
@@ -110,13 +112,13 @@ def show(app: App, name: str) -> None:
     with app.connect() as connection:
         view = connection.view(refresh=False)
         topic = Topic(view.find_topic(name))
-    described = _described(topic)
-    partitions = _partitions(view, name)
+    description = _describe(topic)
+    partitions = _partition_rows(view, name)
     if app.out.as_json:
-        app.out.record({**described, "offsets": partitions})
+        app.out.record({**description, "offsets": partitions})
         return
-    columns, config = described.pop("columns"), described.pop("config")
-    app.out.record(described)
+    columns, config = description.pop("columns"), description.pop("config")
+    app.out.record(description)
     if columns is not None:
         app.out.rows(columns, ["name", "type", "nullable"])
     app.out.rows([{"setting": name, "value": value} for name, value in config.items()], ["setting", "value"])
@@ -140,14 +142,14 @@ def alter(
     unset: tuple[str, ...],
 ) -> None:
     """Add partitions or columns to the topic NAME, or change its settings."""
-    settings: dict[str, Any] = _settings(config) | dict.fromkeys(unset)
+    settings: dict[str, Any] = _parse_settings(config) | dict.fromkeys(unset)
     if partitions is None and not columns and not settings:
         msg = "nothing to change: give --partitions, --add-column, --config or --unset"
         raise click.UsageError(msg)
     with app.open() as store:
-        schema = _wider(store.topic(name), columns) if columns else None
+        schema = _with_columns(store.topic(name), columns) if columns else None
         altered = store.alter_topic(name, partitions=partitions, schema=schema, config=settings or None)
-    app.out.result(f"Topic {altered.name!r} is altered", **_described(altered))
+    app.out.result(f"Topic {altered.name!r} is altered", **_describe(altered))
 
 
 @topic.command()
@@ -159,9 +161,9 @@ def delete(app: App, name: str, yes: bool) -> None:
     """Delete the topic NAME and all of its records. Shows what it has, and asks."""
     with app.open() as store:
         store.topic(name)
-        if asks(f"delete topic {name!r}", yes=yes):
+        if must_ask(f"delete topic {name!r}", yes=yes):
             view = store.snapshot().view
-            app.out.plan([row for row in _summaries(view) if row["topic"] == name], _LIST_COLUMNS)
+            app.out.plan([row for row in _summary_rows(view) if row["topic"] == name], _LIST_COLUMNS)
             groups = sorted(key for key, group in view.groups.items() if any(tp.topic == name for tp in group.offsets))
             if groups:
                 app.out.note(f"Groups with committed offsets in it: {', '.join(groups)}")
@@ -170,7 +172,7 @@ def delete(app: App, name: str, yes: bool) -> None:
     app.out.result(f"Topic {name!r} is deleted; a later vacuum removes its objects", topic=name)
 
 
-def _settings(config: tuple[str, ...]) -> dict[str, Any]:
+def _parse_settings(config: tuple[str, ...]) -> dict[str, Any]:
     return parse_pairs(config, "--config", lambda _name, text: text.strip())
 
 
@@ -179,20 +181,20 @@ def _schema(columns: tuple[str, ...]) -> pa.Schema | None:
         return None
     import pyarrow as pa
 
-    return pa.schema([column(text) for text in columns])
+    return pa.schema([parse_column(text) for text in columns])
 
 
-def _wider(topic: Topic, columns: tuple[str, ...]) -> pa.Schema:
+def _with_columns(topic: Topic, columns: tuple[str, ...]) -> pa.Schema:
     schema = topic.schema
     if schema is None:
         msg = f"topic {topic.name!r} was created without columns (Kafka records), so none can be added"
         raise click.UsageError(msg)
     for text in columns:
-        schema = schema.append(column(text))
+        schema = schema.append(parse_column(text))
     return schema
 
 
-def _described(topic: Topic) -> dict[str, Any]:
+def _describe(topic: Topic) -> dict[str, Any]:
     from txnstore.catalog.settings import TopicConfig
 
     columns = None
@@ -210,7 +212,7 @@ def _described(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _partitions(view: View, name: str) -> list[dict[str, Any]]:
+def _partition_rows(view: View, name: str) -> list[dict[str, Any]]:
     from txnstore.core.log.visibility import count_records
 
     return [

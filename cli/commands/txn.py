@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.confirm import ask, must_ask, yes_option
 from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration, Integer
@@ -26,8 +26,8 @@ _COLUMNS = [
     "transactional_id", "state", "prepared", "producer_id", "epoch", "partitions", "groups", "started_at", "expires_at",
     "updated_at",
 ]  # fmt: skip
-#: What an operator must know before ending a transaction whose two-phase commit another system decides (KIP-939).
-_PREPARED = "prepared: its external coordinator decides it, and what that has decided to commit would be lost"
+#: The warning before an operator ends a transaction whose two-phase commit another system decides (KIP-939).
+_PREPARED_WARNING = "prepared: its external coordinator decides it, and what that has decided to commit would be lost"
 _OPEN_COLUMNS = ["partition", "first_offset", "last_stable", "high_watermark"]
 _STEP_COLUMNS = ["timestamp", "step", "producer_id", "epoch", "chain", "entry", "partitions", "groups"]
 _PRODUCER_COLUMNS = ["producer_id", "epoch", "last_sequence", "last_timestamp", "first_offset", "transactional_id"]
@@ -56,7 +56,7 @@ def list_transactions(
     with app.operations() as store:
         transactions = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
     app.out.rows(
-        map(_described, transactions),
+        map(_describe, transactions),
         _COLUMNS,
         empty="No matching transactions" if filtered else "There are no transactional ids",
     )
@@ -70,20 +70,20 @@ def show(app: App, transactional_id: str) -> None:
     """Show the transaction of TRANSACTIONAL_ID and its open data in each partition."""
     with app.operations() as store:
         txn = store.transaction(transactional_id)
-    opened = [_without_tp(asdict(item), item.tp) for item in txn.open]
-    described = {
+    open_rows = [_without_tp(asdict(item), item.tp) for item in txn.open]
+    description = {
         **asdict(txn),
         "state": txn.state.name,
         "partitions": _names(txn.partitions),
         "started_at": instant(txn.started_at),
         "updated_at": instant(txn.updated_at),
     }
-    del described["open"]
+    del description["open"]
     if app.out.as_json:
-        app.out.record({**described, "open": opened})
+        app.out.record({**description, "open": open_rows})
         return
-    app.out.record({**described, "versions": txn.versions or None})
-    app.out.rows(opened, _OPEN_COLUMNS)
+    app.out.record({**description, "versions": txn.versions or None})
+    app.out.rows(open_rows, _OPEN_COLUMNS)
 
 
 @txn.command()
@@ -103,8 +103,8 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
         start = None if since is None else wall_clock_ms() - check_milliseconds("--since", since)
         with app.progress("reading entries"):
             steps = store.transaction_history(transactional_id, limit, start)
-    asked = ["principal"] if any(step.principal is not None for step in steps.steps) else []
-    app.out.rows(map(_step, steps.steps), [*_STEP_COLUMNS, *asked], empty="No steps in these entries")
+    principal_column = ["principal"] if any(step.principal is not None for step in steps.steps) else []
+    app.out.rows(map(_step_row, steps.steps), [*_STEP_COLUMNS, *principal_column], empty="No steps in these entries")
     if steps.limited:
         app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")
     elif since is None and any(steps.deleted):
@@ -131,14 +131,14 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
     if (transactional_id is None) is not by_partition or (partition is None) is not (producer_id is None):
         msg = "give a TRANSACTIONAL_ID, or --partition and --producer-id"
         raise click.UsageError(msg)
-    topic, number = _partition(partition) if partition is not None else ("", 0)
+    topic, number = _parse_partition(partition) if partition is not None else ("", 0)
     subject = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
     with app.open() as store:
         if transactional_id is not None:
             store.transaction(transactional_id)
         else:
             store.offsets(topic, number)
-        if asks(f"abort the transaction of {subject}", yes=yes):
+        if must_ask(f"abort the transaction of {subject}", yes=yes):
             _ask_to_abort(app, store, transactional_id, topic, number, producer_id)
         if transactional_id is not None:
             ended = store.abort_transaction(transactional_id)
@@ -153,7 +153,7 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
 def _ask_to_abort(
     app: App, store: Store, transactional_id: str | None, topic: str, number: int, producer_id: int | None
 ) -> None:
-    """Show what is open, and ask; without anything open there is no question."""
+    """Show the open data, and ask; without open data there is no question."""
     if transactional_id is not None:
         txn = store.transaction(transactional_id)
         if txn.started_at is None:
@@ -164,12 +164,12 @@ def _ask_to_abort(
         ]
         app.out.plan(rows, ["state", "started_at", *_OPEN_COLUMNS])
         if txn.prepared:
-            app.out.note(f"The transaction of {transactional_id!r} is {_PREPARED}")
+            app.out.note(f"The transaction of {transactional_id!r} is {_PREPARED_WARNING}")
         ask(f"Abort the transaction of {transactional_id!r}, with these records, and fence its producer?")
         return
-    opened = [item for item in store.producers(topic, number) if item.producer_id == producer_id]
-    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in opened]
-    if any(item.first_offset is not None for item in opened):
+    producers = [item for item in store.producers(topic, number) if item.producer_id == producer_id]
+    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in producers]
+    if any(item.first_offset is not None for item in producers):
         app.out.plan(rows, _PRODUCER_COLUMNS)
         ask(f"Abort the open records of producer id {producer_id} in {topic}-{number}?")
 
@@ -201,8 +201,8 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
 def producers(app: App, topic: str, partition: int) -> None:
     """Show the active producers of PARTITION of TOPIC, with the first offset of their open transaction."""
     with app.operations() as store:
-        listed = store.producers(topic, partition)
-    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in listed]
+        active = store.producers(topic, partition)
+    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in active]
     app.out.rows(rows, _PRODUCER_COLUMNS, empty="No producers in this partition")
 
 
@@ -217,23 +217,23 @@ def fence(app: App, transactional_ids: tuple[str, ...], yes: bool) -> None:
     The next call of a fenced producer fails; new producers can use the id. An id that does not exist is created, as in
     Kafka. Shows the state of each, and asks.
     """
-    must_ask = asks("fence producers", yes=yes)
+    needs_answer = must_ask("fence producers", yes=yes)
     with app.open() as store:
-        if must_ask:
-            states = {fenced.transactional_id: _described(fenced) for fenced in store.transactions()}
+        if needs_answer:
+            states = {fenced.transactional_id: _describe(fenced) for fenced in store.transactions()}
             rows = [
                 states.get(name, {"transactional_id": name, "state": "does not exist"}) for name in transactional_ids
             ]
             app.out.plan(rows, ["transactional_id", "state", "producer_id", "epoch", "partitions", "started_at"])
             for row in rows:
                 if row.get("prepared"):
-                    app.out.note(f"The transaction of {row['transactional_id']!r} is {_PREPARED}")
+                    app.out.note(f"The transaction of {row['transactional_id']!r} is {_PREPARED_WARNING}")
             ask("Fence their producers, and abort their open transactions?")
         fenced = store.fence_producers(transactional_ids)
     app.out.rows([asdict(item) for item in fenced.values()], ["transactional_id", "producer_id", "epoch"])
 
 
-def _described(txn: Transaction) -> dict[str, Any]:
+def _describe(txn: Transaction) -> dict[str, Any]:
     return {
         "transactional_id": txn.transactional_id,
         "state": txn.state.name,
@@ -249,7 +249,7 @@ def _described(txn: Transaction) -> dict[str, Any]:
     }
 
 
-def _step(step: TransactionStep) -> dict[str, Any]:
+def _step_row(step: TransactionStep) -> dict[str, Any]:
     return {**asdict(step), "timestamp": instant(step.timestamp), "partitions": _names(step.partitions)}
 
 
@@ -262,7 +262,7 @@ def _without_tp(values: dict[str, Any], tp: TopicPartition | None) -> dict[str, 
     return {"partition": str(tp) if tp is not None else None, **values}
 
 
-def _partition(text: str) -> tuple[str, int]:
+def _parse_partition(text: str) -> tuple[str, int]:
     topic, separator, number = text.rpartition("-")
     if not separator or not number.isdigit():
         msg = f"--partition takes TOPIC-N, such as orders-0, not {text!r}"

@@ -33,28 +33,28 @@ def check_watch(options: Mapping[str, object], *, watch: bool) -> None:
 
 
 def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
-    """Print a line for each round with work or an error, and for the first of several idle ones. Ends by a signal."""
+    """Print a line for each round with work or an error, and for the first of several idle ones, until a signal."""
     was_idle = False
     with app.open() as store, terminable():
         for round_ in store.compact_rounds(topic, **limits):
             if app.out.as_json:
-                app.out.record(_values(round_))
+                app.out.record(_json_values(round_))
             elif not (round_.idle and was_idle):
-                app.out.line(_line(round_))
+                app.out.line(_round_line(round_))
             if round_.error is not None:
                 app.out.warning(f"round {round_.number}: {round_.error}")
             app.out.flush()
             was_idle = round_.idle
 
 
-def _line(round_: Round) -> str:
+def _round_line(round_: Round) -> str:
     report = round_.report
-    others = f", {round_.held} held by other compactors" if round_.held else ""
+    held = f", {round_.held} held by other compactors" if round_.held else ""
     if not report.partitions and not report.retained.partitions:
         outcome = "nothing to do" if round_.idle else "failed"
-        return f"round {round_.number}: {outcome}{others}; next look in {round_.wait:g} s"
+        return f"round {round_.number}: {outcome}{held}; next look in {round_.wait:g} s"
     parts = [
-        f"round {round_.number}: {counted(len(report.partitions), 'partition')} of {round_.due}{others}",
+        f"round {round_.number}: {counted(len(report.partitions), 'partition')} of {round_.due}{held}",
         f"{report.segments_before:,} segments are now {report.segments_after:,}",
         f"{size(sum(item.bytes_read for item in report.partitions))} read",
     ]
@@ -67,7 +67,7 @@ def _line(round_: Round) -> str:
     return ", ".join([*parts, f"{round_.took:.1f} s"])
 
 
-def _values(round_: Round) -> dict[str, object]:
+def _json_values(round_: Round) -> dict[str, object]:
     values = asdict(replace(round_, error=None))
     report = values.pop("report")
     partitions = [{**item, "tp": str(item["tp"])} for item in report["partitions"]]
@@ -78,9 +78,9 @@ def _values(round_: Round) -> dict[str, object]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """End by SIGTERM as by an interrupt, but with status 0: a service manager sends it, and the lease is released."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    """Let SIGTERM, which a service manager sends, end the command with status 0, after its clean-up."""
+    old_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, old_handler)

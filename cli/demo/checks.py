@@ -92,7 +92,7 @@ def exactness(store: Store, expected: Expected, when: str) -> list[Check]:
     """Compare the committed state, in one snapshot, with the input: complete and without duplicates."""
     with store.duckdb() as connection:
 
-        def value(query: str) -> Any:
+        def query_value(query: str) -> Any:
             row = connection.execute(query).fetchone()
             assert row is not None
             return row[0]
@@ -102,9 +102,9 @@ def exactness(store: Store, expected: Expected, when: str) -> list[Check]:
         return [
             Check(f"flights {when}", sum(by_month.values()), expected.flights),
             Check(f"months with a different count {when}", differing, 0),
-            Check(f"duplicate flights {when}", value(_FLIGHTS_TWICE), 0),
-            Check(f"delays {when}", value("SELECT count(*) FROM delays"), expected.flights),
-            Check(f"duplicate delays {when}", value(_DELAYS_TWICE), 0),
-            Check(f"flights without a delay {when}", value(_MISSING), 0),
-            Check(f"sum of all delays in minutes {when}", value(_SUM), expected.delay_sum),
+            Check(f"duplicate flights {when}", query_value(_FLIGHTS_TWICE), 0),
+            Check(f"delays {when}", query_value("SELECT count(*) FROM delays"), expected.flights),
+            Check(f"duplicate delays {when}", query_value(_DELAYS_TWICE), 0),
+            Check(f"flights without a delay {when}", query_value(_MISSING), 0),
+            Check(f"sum of all delays in minutes {when}", query_value(_SUM), expected.delay_sum),
         ]

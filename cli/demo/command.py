@@ -83,15 +83,15 @@ def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
 
 @contextmanager
 def _as_principal(name: str) -> Iterator[None]:
-    """In its block this process, its jobs and Spark's workers ask as this principal."""
+    """Set the principal of this process, its jobs and Spark's workers while the block runs."""
     from txnstore.connection import PRINCIPAL
 
-    before = os.environ.get(PRINCIPAL)
+    old_name = os.environ.get(PRINCIPAL)
     os.environ[PRINCIPAL] = name
     try:
         yield
     finally:
-        if before is None:
+        if old_name is None:
             del os.environ[PRINCIPAL]
         else:
-            os.environ[PRINCIPAL] = before
+            os.environ[PRINCIPAL] = old_name

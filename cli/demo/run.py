@@ -91,8 +91,8 @@ def summary(run: DemoRun, number: int, seconds: float) -> bool:
         run.out.rows(rows, [])
     else:
         run.out.line(f"\n{number}  Summary of the checks")
-        shown = [{"": _mark(check), "check": check.claim, "found": _outcome(check)} for check in run.checks]
-        run.out.rows(shown, ["", "check", "found"])
+        table_rows = [{"": _mark(check), "check": check.claim, "found": _outcome(check)} for check in run.checks]
+        run.out.rows(table_rows, ["", "check", "found"])
     text = f"All {len(rows)} checks hold" if not failed else f"{len(failed)} of {len(rows)} checks FAILED"
     run.out.result(
         f"{text}, after {seconds:.0f} s.", type="summary", checks=len(rows), failed=len(failed), seconds=seconds

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_JAVA = 17
+_MIN_JAVA = 17
 
 
 def check_spark() -> None:
@@ -35,17 +35,17 @@ def check_spark() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        msg = f"Spark needs Java {_JAVA} or newer, but there is none on the PATH"
+        msg = f"Spark needs Java {_MIN_JAVA} or newer, but there is none on the PATH"
         raise CommandError(msg, advice)
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError as error:
-        msg = f"Spark needs Java {_JAVA} or newer, but {java} does not run: {error.strerror}"
+        msg = f"Spark needs Java {_MIN_JAVA} or newer, but {java} does not run: {error.strerror}"
         raise CommandError(msg, advice) from error
-    match = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    if match is None or int(match[1]) < _JAVA:
+    match = re.search(r'version "(\d+)', result.stderr + result.stdout)
+    if match is None or int(match[1]) < _MIN_JAVA:
         version = f"version {match[1]}" if match else "not a working Java"
-        msg = f"Spark needs Java {_JAVA} or newer, but {java} is {version}"
+        msg = f"Spark needs Java {_MIN_JAVA} or newer, but {java} is {version}"
         raise CommandError(msg, advice)
 
 

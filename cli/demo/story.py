@@ -25,7 +25,7 @@ _FIRST_PAUSE, _SECOND_PAUSE = 10, 6
 
 
 def run_demo(run: DemoRun, table: pa.Table) -> bool:
-    """Run all steps; returns whether all checks hold."""
+    """Run all steps; return whether all checks hold."""
     clock = run.clock
     began = clock()
     expected = Expected.of(table)
@@ -34,7 +34,7 @@ def run_demo(run: DemoRun, table: pa.Table) -> bool:
     run.store.create_topic(DELAYS, partitions=PARTITIONS, schema=DELAYS_SCHEMA, key="tailnum")
     _load(run, table)
     aborted = _run_job(run, expected)
-    _ask(run, expected, aborted)
+    _query(run, expected, aborted)
     _compact(run, expected)
     return summary(run, 6, (clock() - began) / 1000)
 
@@ -50,16 +50,20 @@ def _load(run: DemoRun, table: pa.Table) -> None:
                 write(spark, run.url, run.storage_options, quarter, number)
                 advance(number, total=len(quarters) + 1)
                 run.note(f"quarter {number}: {quarter.num_rows:,} flights committed")
-            before = run.store.snapshot().view
+            view_before = run.store.snapshot().view
             write(spark, run.url, run.storage_options, quarters[-1], len(quarters))
             advance(len(quarters) + 1)
-        after = run.store.snapshot().view
+        view_after = run.store.snapshot().view
         run.check("flights written", checks.scalar(run.store, "SELECT count(*) FROM flights"), table.num_rows)
-        run.check("records added by writing quarter 4 again", _end(after, FLIGHTS) - _end(before, FLIGHTS), 0)
+        run.check(
+            "records added by writing quarter 4 again",
+            _log_end(view_after, FLIGHTS) - _log_end(view_before, FLIGHTS),
+            0,
+        )
 
 
 def _run_job(run: DemoRun, expected: Expected) -> int:
-    """Run the job with a crash and a zombie; returns the number of aborted records."""
+    """Run the job with a crash and a zombie; return the number of aborted records."""
     batch = max(1, expected.flights // _TRANSACTIONS)
     with run.out.progress("computing delays", total=expected.flights) as advance:
         progress = _progress(advance)
@@ -97,25 +101,25 @@ def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
             stable, end = partition.last_stable_offset, partition.high_watermark
             run.note(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
     run.note(f"its transaction is {view.transactions[JOB].state.name}, with {flushed:,} records in the log")
-    run.check("records between the last stable offset and the end", _unstable(view), flushed)
+    run.check("records between the last stable offset and the end", _undecided_offsets(view), flushed)
     committed = checks.count(store)
     run.note(f"read_committed sees {committed:,} delays")
     run.check("additional delays under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed)
     return flushed
 
 
-def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], lost: int) -> int:
+def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], aborted_before: int) -> int:
     store = run.store
-    before = checks.count(store)
+    count_before = checks.count(store)
     with _job(run, batch, _SECOND_PAUSE) as second:
         epoch = second.until("started")["epoch"]
         view = store.snapshot().view
         run.note(f"process {second.pid} took over with epoch {epoch}")
-        run.check("open transactions after the takeover", _open(view), 0)
-        run.check("change of the delays under read_committed", checks.count(store) - before, 0)
-        run.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
-        frozen = int(second.until("flushed", progress=progress)["records"])
-        run.note(f"process {second.pid} pauses with {frozen:,} records of a transaction in the log")
+        run.check("open transactions after the takeover", _open_transactions(view), 0)
+        run.check("change of the delays under read_committed", checks.count(store) - count_before, 0)
+        run.check("aborted records that read_uncommitted still sees", checks.aborted(store), aborted_before)
+        flushed = int(second.until("flushed", progress=progress)["records"])
+        run.note(f"process {second.pid} pauses with {flushed:,} records of a transaction in the log")
         with _job(run, batch) as third:
             epoch = third.until("started")["epoch"]
             run.note(f"process {third.pid} took over with epoch {epoch}")
@@ -124,10 +128,10 @@ def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], lost: int
         event = second.until("fenced", "finished")
         run.check("result of the zombie's commit after it resumed", event["event"], "fenced")
         run.note(f"ProducerFencedError: {event.get('error')}")
-    return frozen
+    return flushed
 
 
-def _ask(run: DemoRun, expected: Expected, aborted: int) -> None:
+def _query(run: DemoRun, expected: Expected, aborted: int) -> None:
     store = run.store
     with run.step("4  SQL compares the store with the input"):
         run.add(checks.exactness(store, expected, "under read_committed"))
@@ -152,8 +156,8 @@ def _compact(run: DemoRun, expected: Expected) -> None:
                 report = store.compact(progress=lambda step: advance(step.done, total=step.total))
             run.note(f"{report.segments_before:,} segments became {report.segments_after:,}")
             run.add(checks.exactness(store, expected, "after the compaction"))
-            seen = checks.count(store, "read_uncommitted") - expected.flights
-            run.check("open and aborted records above the compacted part", seen, 2 * few)
+            undecided = checks.count(store, "read_uncommitted") - expected.flights
+            run.check("open and aborted records above the compacted part", undecided, 2 * few)
             run.check("aborted records left below the last stable offsets", checks.aborted(store), 0)
             run.check("delays in an older snapshot", checks.count(store, snapshot=pinned), expected.flights)
             straggler.abort_transaction()
@@ -172,14 +176,14 @@ def _send_some(producer: Producer, count: int) -> None:
 # Values of a view ----------------------------------------------------------------------------------------------------
 
 
-def _end(view: View, topic: str) -> int:
+def _log_end(view: View, topic: str) -> int:
     return sum(partition.high_watermark for _, partition in view.partitions_of(topic))
 
 
-def _unstable(view: View) -> int:
+def _undecided_offsets(view: View) -> int:
     """The number of offsets of the delays between the last stable offset and the high watermark."""
     return sum(partition.high_watermark - partition.last_stable_offset for _, partition in view.partitions_of(DELAYS))
 
 
-def _open(view: View) -> int:
+def _open_transactions(view: View) -> int:
     return sum(len(partition.open_txns) for partition in view.partitions.values())

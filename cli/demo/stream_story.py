@@ -44,7 +44,7 @@ def run_stream(run: DemoRun, table: pa.Table) -> bool:
 
 
 class _Arrivals:
-    """The flights, of which each month is written in one transaction."""
+    """The flights, written month by month, each month in one transaction."""
 
     def __init__(self, run: DemoRun, table: pa.Table) -> None:
         self._run = run
@@ -97,7 +97,7 @@ def _crash(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]) 
 
 
 def _follow(run: DemoRun, driver: JobProcess, arrived: int, advance: Callable[[float], None]) -> dict[str, Any]:
-    """Wait until the stream has processed what arrived, or pauses; returns its last event."""
+    """Wait until the stream has processed all arrived flights, or pauses; return its last event."""
     event = driver.until("committed", "uploaded")
     while event["event"] == "committed":
         done = checks.count(run.store)
@@ -111,12 +111,12 @@ def _follow(run: DemoRun, driver: JobProcess, arrived: int, advance: Callable[[f
 
 def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None], killed: int) -> None:
     """Start the driver again, and let all flights arrive."""
-    before, lost = checks.count(run.store), arrivals.count - checks.count(run.store)
+    count_before, missing = checks.count(run.store), arrivals.count - checks.count(run.store)
     arrivals.next()
     with _driver(run) as driver:
         event = driver.until("committed")
         run.check("first micro-batch of the new driver", event["micro_batch"], killed)
-        run.check("delays that the killed micro-batch lost", lost - (checks.count(run.store) - before), 0)
+        run.check("delays that the killed micro-batch lost", missing - (checks.count(run.store) - count_before), 0)
         _follow(run, driver, arrivals.count, advance)
         while arrivals.next():
             _follow(run, driver, arrivals.count, advance)

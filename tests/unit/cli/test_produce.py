@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txnstore.cli.commands.produce import _end, _SentRecords
+from txnstore.cli.commands.produce import _abort_interrupted, _SentRecords
 from txnstore.errors import StorageError, StorageRefusedError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
@@ -56,4 +56,4 @@ def test_interrupted_transaction_is_reported_as_its_chain_has_it(
     if committed:
         producer.commit_transaction()
     objects.writing, objects.reading = writing, reading
-    assert _end(store, producer, "job", _SentRecords(2)) == f"the transaction of 'job' {message}"
+    assert _abort_interrupted(store, producer, "job", _SentRecords(2)) == f"the transaction of 'job' {message}"

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from txnstore.cli.context import CommandError
-from txnstore.cli.records import Reading, pieces_of_file, pieces_of_stream
+from txnstore.cli.records import InputFormat, pieces_of_file, pieces_of_stream
 
 TYPED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
-TEXT = Reading(None, as_json=False)
-JSON = Reading(None, as_json=True)
+TEXT = InputFormat(None, as_json=False)
+JSON = InputFormat(None, as_json=True)
 
 
-def _rows(data: bytes, reading: Reading) -> list[dict[str, Any]]:
+def _rows(data: bytes, reading: InputFormat) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for piece in pieces_of_stream(io.BytesIO(data), "input", reading):
         rows += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
@@ -51,12 +51,12 @@ def test_text_line_is_a_value_without_its_line_end(data: bytes, values: list[byt
 
 
 def test_key_precedes_the_first_separator() -> None:
-    rows = _rows(b"k=v=w\n=x\n", Reading(None, as_json=False, key_separator="="))
+    rows = _rows(b"k=v=w\n=x\n", InputFormat(None, as_json=False, key_separator="="))
     assert [(row["key"], row["value"]) for row in rows] == [(b"k", b"v=w"), (b"", b"x")]
 
 
 def test_document_is_an_unchanged_value_with_its_key_field() -> None:
-    rows = _rows(b'{"id": 7}\n{"id": null}\n{"id": "x"}\n', Reading(None, as_json=True, key_field="id"))
+    rows = _rows(b'{"id": 7}\n{"id": null}\n{"id": "x"}\n', InputFormat(None, as_json=True, key_field="id"))
     assert rows == [
         {"key": b"7", "value": b'{"id": 7}'},
         {"key": None, "value": b'{"id": null}'},
@@ -67,9 +67,9 @@ def test_document_is_an_unchanged_value_with_its_key_field() -> None:
 def test_a_byte_order_mark_is_not_part_of_a_value() -> None:
     """cli_06: it stayed in the first value of a topic, which is no JSON then."""
     data = b'\xef\xbb\xbf{"id": 1}\r\n{"id": 2}\r\n'
-    rows = _rows(data, Reading(None, as_json=True, key_field="id"))
+    rows = _rows(data, InputFormat(None, as_json=True, key_field="id"))
     assert [row["value"] for row in rows] == [b'{"id": 1}', b'{"id": 2}']
-    assert [row["id"] for row in _rows(data, Reading(TYPED, as_json=True))] == [1, 2]
+    assert [row["id"] for row in _rows(data, InputFormat(TYPED, as_json=True))] == [1, 2]
 
 
 def test_a_number_is_exact_in_keys_values_and_headers() -> None:
@@ -79,7 +79,7 @@ def test_a_number_is_exact_in_keys_values_and_headers() -> None:
     (row,) = _rows(line, JSON)
     assert (row["key"], row["headers"]) == (number.encode(), [("h", number.encode())])
     assert row["value"] == f'{{"a":[{number},1e400,-0.0]}}'.encode()
-    (row,) = _rows(f'{{"id": {number}}}\n'.encode(), Reading(None, as_json=True, key_field="id"))
+    (row,) = _rows(f'{{"id": {number}}}\n'.encode(), InputFormat(None, as_json=True, key_field="id"))
     assert row["key"] == number.encode()
 
 
@@ -93,7 +93,7 @@ def test_a_record_in_json_is_what_consume_prints() -> None:
     ]
 
 
-KEYED = Reading(None, as_json=True, key_field="b")
+KEYED = InputFormat(None, as_json=True, key_field="b")
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ KEYED = Reading(None, as_json=True, key_field="b")
         (b'{"value":"v"}', b'{"value":"v","timestamp":true}', JSON, "timestamp must be a whole number"),
         (b'{"value":"v"}', b'{"value":{"base64":"*"}}', JSON, "base64"),
         (b'{"b":1}', b'{"a":1}', KEYED, "the key field 'b' is missing"),
-        (b"a:b", b"none", Reading(None, as_json=False, key_separator=":"), "key separator ':' is missing"),
+        (b"a:b", b"none", InputFormat(None, as_json=False, key_separator=":"), "key separator ':' is missing"),
     ],
 )
-def test_errors_name_the_input_and_the_line(good: bytes, line: bytes, reading: Reading, message: str) -> None:
+def test_errors_name_the_input_and_the_line(good: bytes, line: bytes, reading: InputFormat, message: str) -> None:
     with pytest.raises(CommandError, match=message) as caught:
         _rows(good + b"\n" + line + b"\n", reading)
     assert str(caught.value).startswith("input, line 2: ")
@@ -132,14 +132,14 @@ def test_errors_name_the_input_and_the_line(good: bytes, line: bytes, reading: R
 )
 def test_a_row_that_does_not_fit_names_the_column_and_the_line(line: bytes, message: str) -> None:
     with pytest.raises(CommandError, match=message) as caught:
-        _rows(line + b"\n", Reading(TYPED, as_json=True))
+        _rows(line + b"\n", InputFormat(TYPED, as_json=True))
     assert str(caught.value).startswith(f"input, line {3 if line.count(10) else 1}: ")
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def _file_rows(path: Path, reading: Reading) -> list[dict[str, Any]]:
+def _file_rows(path: Path, reading: InputFormat) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for piece in pieces_of_file(path, reading):
         rows += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
@@ -155,7 +155,7 @@ def test_a_csv_file_gives_rows_of_the_topics_types(tmp_path: Path) -> None:
         (("",), ["007", "NA", None, "", "N/A", "N/A"]),
         (("N/A", "NA"), ["007", None, "", "", "N/A", None]),
     ]:
-        rows = _file_rows(path, Reading(TYPED, as_json=True, nulls=nulls))
+        rows = _file_rows(path, InputFormat(TYPED, as_json=True, nulls=nulls))
         assert [row["name"] for row in rows] == expected
         assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 6]
 
@@ -168,7 +168,7 @@ def test_texts_that_look_like_nulls_stay_keys_and_values(tmp_path: Path) -> None
     assert [(row["key"], row["value"]) for row in rows] == [
         (b"NA", b"Namibia"), (b"fr", b"NA"), (b"de", b"null"), (b"it", b""), (b"ch", b""),
     ]  # fmt: skip
-    assert [row["value"] for row in _file_rows(path, Reading(None, as_json=False, nulls=("",)))][3:] == [b"", None]
+    assert [row["value"] for row in _file_rows(path, InputFormat(None, as_json=False, nulls=("",)))][3:] == [b"", None]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_cell_of_a_document_is_its_text(tmp_path: Path, text: str) -> None:
     """cli_03: types were guessed, so other keys went to other partitions."""
     path = tmp_path / "data.csv"
     path.write_text(f"id,v\n{text},a\n1,2\n")
-    rows = _file_rows(path, Reading(None, as_json=True, key_field="id"))
+    rows = _file_rows(path, InputFormat(None, as_json=True, key_field="id"))
     assert rows == [
         {"key": text.encode(), "value": f'{{"id":"{text}","v":"a"}}'.encode()},
         {"key": b"1", "value": b'{"id":"1","v":"2"}'},
@@ -191,7 +191,7 @@ def test_a_cell_is_of_any_size_and_has_line_breaks(tmp_path: Path) -> None:
     cell = "line, with a comma\r\nanother\n\n" * 100_000
     small = "".join(f"{number},x\r\n" for number in range(200_000))
     path.write_bytes(f'\ufeffid,name\r\n{small}7,"{cell}"\r\n\r\n8,"a ""b"""\r\n9,5" pipe\r\n'.encode())
-    rows = _file_rows(path, Reading(TYPED, as_json=True))
+    rows = _file_rows(path, InputFormat(TYPED, as_json=True))
     assert [row["id"] for row in rows] == [*range(200_000), 7, 8, 9]
     assert [row["name"] for row in rows[-3:]] == [cell, 'a "b"', '5" pipe']
 
@@ -237,7 +237,7 @@ def test_a_cell_that_does_not_fit_names_its_row_and_column(tmp_path: Path, row: 
     path = tmp_path / "data.csv"
     path.write_bytes(f"id,name\n1,a\n2,b\n{row}\n".encode("latin-1"))
     with pytest.raises(CommandError) as caught:
-        _file_rows(path, Reading(TYPED, as_json=True))
+        _file_rows(path, InputFormat(TYPED, as_json=True))
     assert str(caught.value).startswith(f"data.csv, {message}")
 
 
@@ -271,7 +271,7 @@ def test_a_cell_is_never_changed(tmp_path: Path, kind: pa.DataType, cell: str) -
     path.write_text(f'n,c\n1,\n2,"{cell}"\n')
     schema = pa.schema([("n", pa.int8()), ("c", kind)])
     with pytest.raises(CommandError, match=r"data\.csv, row 2: column 'c': .* is not "):
-        _file_rows(path, Reading(schema, as_json=True, nulls=("",)))
+        _file_rows(path, InputFormat(schema, as_json=True, nulls=("",)))
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
@@ -279,19 +279,19 @@ def test_a_csv_file_with_another_separator_is_refused_and_its_separator_named(tm
     """Also for Kafka records, which would get one document with the whole row for each line."""
     path = tmp_path / "Ann's data.csv"
     path.write_text(f"id{separator}at\n1{separator}2026-01-31\n")
-    for reading in (Reading(TYPED, as_json=True), Reading(None, as_json=True)):
+    for reading in (InputFormat(TYPED, as_json=True), InputFormat(None, as_json=True)):
         with pytest.raises(CommandError, match=r"one column, .* separated by .* commas") as caught:
             _file_rows(path, reading)
         assert repr(separator) in str(caught.value)
         assert f"TO '{tmp_path}/Ann''s data.parquet'" in caught.value.advice, "SQL that works in any folder"
     own = pa.schema([(f"id{separator}at", pa.string())])
-    assert len(_file_rows(path, Reading(own, as_json=True))) == 1
+    assert len(_file_rows(path, InputFormat(own, as_json=True))) == 1
 
 
 def test_a_title_with_a_semicolon_is_the_name_of_a_column_if_the_first_row_has_none(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("note; free text\nfirst\nsecond; and last\n")
-    rows = _file_rows(path, Reading(None, as_json=True))
+    rows = _file_rows(path, InputFormat(None, as_json=True))
     assert [row["value"] for row in rows] == [
         b'{"note; free text":"first"}',
         b'{"note; free text":"second; and last"}',
@@ -301,7 +301,7 @@ def test_a_title_with_a_semicolon_is_the_name_of_a_column_if_the_first_row_has_n
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id,id\n1,2\n")
-    for reading in (Reading(TYPED, as_json=True), Reading(None, as_json=True, key_field="id")):
+    for reading in (InputFormat(TYPED, as_json=True), InputFormat(None, as_json=True, key_field="id")):
         with pytest.raises(CommandError, match="several of its columns are 'id'"):
             _file_rows(path, reading)
 
@@ -309,7 +309,7 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
 def test_rows_become_documents_for_a_topic_without_schema(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     pq.write_table(pa.table({"id": [1, 2], "name": ["a", None]}), path)
-    assert _file_rows(path, Reading(None, as_json=True, key_field="id")) == [
+    assert _file_rows(path, InputFormat(None, as_json=True, key_field="id")) == [
         {"key": b"1", "value": b'{"id":1,"name":"a"}'},
         {"key": b"2", "value": b'{"id":2,"name":null}'},
     ]
@@ -339,17 +339,19 @@ def test_file_of_another_format_than_its_suffix_is_refused(tmp_path: Path) -> No
     with pytest.raises(CommandError, match=r"data\.parquet is not a Parquet file"):
         _file_rows(parquet, TEXT)
     with pytest.raises(CommandError, match=r"data\.csv"):
-        _file_rows(csv, Reading(TYPED, as_json=True))
+        _file_rows(csv, InputFormat(TYPED, as_json=True))
 
 
 def test_missing_key_field_of_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id\n1\n")
     with pytest.raises(CommandError, match="no column 'key'"):
-        _file_rows(path, Reading(None, as_json=True, key_field="key"))
+        _file_rows(path, InputFormat(None, as_json=True, key_field="key"))
 
 
-@pytest.mark.parametrize("reading", [JSON, Reading(TYPED, as_json=True), Reading(None, as_json=True, key_field="id")])
+@pytest.mark.parametrize(
+    "reading", [JSON, InputFormat(TYPED, as_json=True), InputFormat(None, as_json=True, key_field="id")]
+)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -360,6 +362,6 @@ def test_missing_key_field_of_a_file_is_refused(tmp_path: Path) -> None:
         (b'{"id": {"a": 1, "b": 2, "a": 1}}', "'a' occurs twice"),
     ],
 )
-def test_what_is_no_strict_json_is_refused_with_its_line(line: bytes, reason: str, reading: Reading) -> None:
+def test_what_is_no_strict_json_is_refused_with_its_line(line: bytes, reason: str, reading: InputFormat) -> None:
     with pytest.raises(CommandError, match=f"input, line 2: .*{re.escape(reason)}"):
         _rows(b"\n" + line, reading)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from txnstore.cli.context import parse_pairs
-from txnstore.cli.values import Duration, Size, column, data_type
+from txnstore.cli.values import Duration, Size, parse_column, parse_data_type
 
 
 @pytest.mark.parametrize(
@@ -36,19 +36,19 @@ def test_invalid_duration_is_refused(text: str) -> None:
     ],
 )
 def test_a_column_has_a_name_and_an_arrow_type(text: str, field: pa.Field) -> None:
-    assert column(text) == field
+    assert parse_column(text) == field
 
 
 @pytest.mark.parametrize("text", ["id", ":int64", "id:", ""])
 def test_a_column_without_a_name_or_a_type_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="NAME:TYPE"):
-        column(text)
+        parse_column(text)
 
 
 @pytest.mark.parametrize("text", ["integer", "decimal(99, 1)", "list<nothing>"])
 def test_unknown_type_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="no column type"):
-        data_type(text)
+        parse_data_type(text)
 
 
 def test_pairs_are_split_at_the_first_equals_sign() -> None:
@@ -64,7 +64,7 @@ def test_error_of_an_invalid_pair_does_not_contain_it(text: str) -> None:
 
 def test_column_name_outside_utf8_is_a_usage_error() -> None:
     with pytest.raises(click.UsageError, match="a name in UTF-8"):
-        column("caf\udce9:int64")
+        parse_column("caf\udce9:int64")
 
 
 @pytest.mark.parametrize(

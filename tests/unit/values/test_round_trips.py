@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.arrow_values import TYPES, bits, columns
 from txnstore.catalog.schemas import check_schema
-from txnstore.cli.records import Reading, pieces_of_file
+from txnstore.cli.records import InputFormat, pieces_of_file
 from txnstore.gateway.records.typed import json_rows, rows_from_json
 from txnstore.segment.convert import normalize
 from txnstore.segment.schema import stored_schema
@@ -116,7 +116,7 @@ def test_cells_of_csv_files(kind: pa.DataType, values: st.SearchStrategy[Any], t
         cells = [b"" if value is None else b'"' + cell(value).replace(b'"', b'""') + b'"' for value in column]
         path.write_bytes(b"\r\n".join([b"n,c", *(b"%d,%s" % pair for pair in enumerate(cells)), b""]))
         numbered = schema.insert(0, pa.field("n", pa.int64()))
-        pieces = [piece.records for piece in pieces_of_file(path, Reading(numbered, as_json=True, nulls=("",)))]
+        pieces = [piece.records for piece in pieces_of_file(path, InputFormat(numbered, as_json=True, nulls=("",)))]
         rows = [row for piece in pieces if isinstance(piece, pa.Table) for row in piece.to_pylist()]
         assert bits([row["c"] for row in rows]) == bits(table["c"].to_pylist())
 
@@ -135,7 +135,7 @@ def test_texts_of_csv_files_of_python(tmp_path: Path) -> None:
         written = io.StringIO()
         csv.writer(written, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
         path.write_bytes((("\ufeff" if mark else "") + written.getvalue()).encode())
-        read = [piece.records for piece in pieces_of_file(path, Reading(schema, as_json=True))]
+        read = [piece.records for piece in pieces_of_file(path, InputFormat(schema, as_json=True))]
         assert [(*row.values(),) for piece in read if isinstance(piece, pa.Table) for row in piece.to_pylist()] == rows
 
     check()
