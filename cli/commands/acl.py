@@ -99,8 +99,8 @@ def disable(app: App, yes: bool) -> None:
         if needs_answer and _show_changes(app, store.acls.settings(), {"mode": "off"}):
             ask("Let everyone do everything?")
         settings = store.acls.disable()
-    kept = f"{counted(settings.rules, 'rule')} and {counted(len(settings.super_users), 'super user')}"
-    app.out.result(f"Rights are not checked; {kept} are kept", **asdict(settings))
+    kept_rules = f"{counted(settings.rules, 'rule')} and {counted(len(settings.super_users), 'super user')}"
+    app.out.result(f"Rights are not checked; {kept_rules} are kept", **asdict(settings))
 
 
 def _show_changes(app: App, settings: AuthorizationSettings, new_settings: dict[str, Any]) -> bool:

@@ -143,8 +143,8 @@ def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max
 
     relation: Any = interruptible(connection, lambda: connection.sql(statement))
     if relation is not None and max_rows is not None:
-        shown = _with_text_columns(relation)
-        reader = interruptible(connection, lambda: shown.to_arrow_reader(_BATCH_ROWS))
+        with_text = _with_text_columns(relation)
+        reader = interruptible(connection, lambda: with_text.to_arrow_reader(_BATCH_ROWS))
         _print(app, connection, reader, _distinct_names(relation.columns), max_rows)
 
 

@@ -49,12 +49,12 @@ def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
 
 def _round_line(round_: Round) -> str:
     report = round_.report
-    held = f", {round_.held} held by other compactors" if round_.held else ""
+    held_text = f", {round_.held} held by other compactors" if round_.held else ""
     if not report.partitions and not report.retained.partitions:
         outcome = "nothing to do" if round_.idle else "failed"
-        return f"round {round_.number}: {outcome}{held}; next look in {round_.wait:g} s"
+        return f"round {round_.number}: {outcome}{held_text}; next look in {round_.wait:g} s"
     parts = [
-        f"round {round_.number}: {counted(len(report.partitions), 'partition')} of {round_.due}{held}",
+        f"round {round_.number}: {counted(len(report.partitions), 'partition')} of {round_.due}{held_text}",
         f"{report.segments_before:,} segments are now {report.segments_after:,}",
         f"{size(sum(item.bytes_read for item in report.partitions))} read",
     ]

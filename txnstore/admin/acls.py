@@ -31,7 +31,7 @@ from txnstore.validation import check_bool, check_choice, check_names
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationSettings:
-    """How a store checks commands.
+    """The settings by which a store checks commands.
 
     Attributes:
         mode: ``off``, or ``declared``: each process names its principal, and checks its own commands.
@@ -142,7 +142,7 @@ class Acls:
         return self._authorization().explain(principal, operation, resource_type, resource_name)
 
     def policy(self, principal: str, provider: Provider = "aws") -> StoragePolicy:
-        """What a principal may do with the objects of the store, as a policy for the bucket: all that the rules need.
+        """Return a policy for the bucket that allows a principal the requests that the rules need.
 
         Rules bind the processes that check them; the policy binds every other one, too. It can be printed before the
         store checks its rules. No statement depends on the settings of a topic: if those of one cannot be read, the

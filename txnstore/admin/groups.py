@@ -116,7 +116,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """How many offsets it is behind in all partitions that it reads."""
+        """The sum of the lags of all partitions that the group reads."""
         return sum(position.lag for position in self.positions)
 
 

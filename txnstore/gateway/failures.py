@@ -42,12 +42,12 @@ class _Items:
         }
 
     def _error_item(self, item: Any, code: Mapping[str, Any]) -> dict[str, Any]:
-        named = {
+        identifying_fields = {
             name: field_value(item, request_array) if dataclasses.is_dataclass(item) else item
             for name, request_array in self.keys.items()
         }
         return {
-            **named,
+            **identifying_fields,
             **self.extra_fields,
             **(code if self.inner_items is None else self.inner_items.error_items(item, code)),
         }

@@ -297,7 +297,7 @@ def _nullable_step(entity: _Step) -> _Step:
     return lambda walk, at: at + 1 if walk.data[at] == _NULL_ENTITY else entity(walk, at + 1)
 
 
-def _tagged_step(known: dict[int, _Step]) -> _Step:
+def _tagged_step(steps_by_tag: dict[int, _Step]) -> _Step:
     """Return a step that passes tagged fields (KIP-482), which ascend, and whose lengths must be right."""
 
     def step(walk: _Walk, at: int) -> int:
@@ -307,12 +307,12 @@ def _tagged_step(known: dict[int, _Step]) -> _Step:
         last = -1
         for _ in range(count):
             tag, at = walk.varint(at)
-            if tag <= last or tag not in known:
+            if tag <= last or tag not in steps_by_tag:
                 raise MalformedRequestError(f"a field has the tag {tag}")
             last = tag
             length, at = walk.varint(at)
             end = at + length
-            at = known[tag](walk, at)
+            at = steps_by_tag[tag](walk, at)
             if at != end:
                 raise MalformedRequestError(f"the field of tag {tag} does not take its {length} bytes")
         return at

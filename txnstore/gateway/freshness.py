@@ -219,8 +219,8 @@ def _open_txns(view: View) -> set[int]:
     return {producer_id for tp in view.open_partitions for producer_id in view.partitions[tp].open_txns}
 
 
-def _newer(known: State, other: State) -> State:
-    return other if other.sequence > known.sequence else known
+def _newer(current: State, other: State) -> State:
+    return other if other.sequence > current.sequence else current
 
 
 def _report(look: asyncio.Task[View]) -> None:

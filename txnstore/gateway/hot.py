@@ -36,14 +36,14 @@ class HotBatches:
 
     def find(self, topic_id: str, partition: int, batch: Batch) -> bytes | None:
         """Return the bytes of a batch of the log; None if they are not kept, or a compaction has replaced the batch."""
-        kept = self._batches.find((topic_id, partition, batch.base_offset))
-        if kept is None or not self.has(topic_id, partition, batch):
+        entry = self._batches.find((topic_id, partition, batch.base_offset))
+        if entry is None or not self.has(topic_id, partition, batch):
             self.misses += 1
             return None
         self.hits += 1
-        return kept[1]
+        return entry[1]
 
     def has(self, topic_id: str, partition: int, batch: Batch) -> bool:
         """Whether :meth:`find` would return a batch; not counted as a look-up."""
-        kept = self._batches.find((topic_id, partition, batch.base_offset))
-        return kept is not None and kept[0] == batch.limit and batch.layout is Layout.APPENDED
+        entry = self._batches.find((topic_id, partition, batch.base_offset))
+        return entry is not None and entry[0] == batch.limit and batch.layout is Layout.APPENDED

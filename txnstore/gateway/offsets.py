@@ -63,12 +63,16 @@ class Offsets:
         try:
             if request.version < _FIRST_VERSION.get(partition.timestamp, 0):
                 raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {partition.timestamp}")
-            found = await self._look_up(view, topic, partition, isolation, client)
+            offset_and_time = await self._look_up(view, topic, partition, isolation, client)
         except (TxnStoreError, RefusedError) as error:
             return _without_offset(partition.partition_index, code_of(error, Api.LIST_OFFSETS, 0))
-        if found is None:
+        if offset_and_time is None:
             return _without_offset(partition.partition_index)
-        position = {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": LEADER_EPOCH}
+        position = {
+            "timestamp": offset_and_time.timestamp,
+            "offset": offset_and_time.offset,
+            "leader_epoch": LEADER_EPOCH,
+        }
         return {**_without_offset(partition.partition_index), **position}
 
     async def _look_up(

@@ -12,11 +12,11 @@ OPERATION_CODES: dict[Operation, int] = {
     "ALL": 2, "READ": 3, "WRITE": 4, "CREATE": 5, "DELETE": 6, "ALTER": 7, "DESCRIBE": 8, "CLUSTER_ACTION": 9,
     "DESCRIBE_CONFIGS": 10, "ALTER_CONFIGS": 11, "IDEMPOTENT_WRITE": 12, "TWO_PHASE_COMMIT": 15,
 }  # fmt: skip
-#: Says that the operations which a principal may do were not asked for.
+#: Stands for operations that the client did not ask for.
 NO_OPERATIONS = -(2**31)
 
 
 def operations_of(services: Services, client: Client, resource_type: ResourceType, name: str) -> int:
-    """What the client may do to a resource: a bit for each operation."""
+    """The operations that the client may do on a resource: a bit for each."""
     allowed = [each for each in OPERATIONS[resource_type] if services.may(client, Right(each, resource_type, (name,)))]
     return sum(1 << OPERATION_CODES[each] for each in allowed)

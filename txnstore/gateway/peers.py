@@ -93,11 +93,11 @@ class Peers:
         self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
         self._on_change = on_change
-        #: When each peer answered last, by the clock of the loop; without those that have refused since.
+        #: The time of each peer's last response, by the clock of the loop; without peers that have refused since.
         self._last_answers: dict[Node, float] = {}
         #: The peers that serve another store.
         self._foreign: set[Node] = set()
-        #: When each peer answered last, or this one began to ask.
+        #: The time of each peer's last response, or of the start.
         self._last_contacts: dict[Node, float] = {}
         self._asking: asyncio.Task[None] | None = None
         #: The gateways that live, by their place.

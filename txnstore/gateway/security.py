@@ -185,11 +185,11 @@ def _pem_parts(path: Path) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How a listener knows its clients.
+    """The authentication of clients and the encryption of a listener.
 
     Attributes:
         users: The credentials of users; None: clients connect without authentication.
-        tls: How connections are encrypted; None: they are not.
+        tls: The context that encrypts connections; None: they are not encrypted.
         plain: Offer PLAIN without TLS, too: only where no other machine can listen.
     """
 

@@ -173,7 +173,7 @@ class Server:
         self._scratch = memoryview(bytearray(CHUNK))
         self._connections: dict[asyncio.Task[None], _Connection] = {}
         self._server: asyncio.Server | None = None
-        #: When this process last checked the clock of the loop, its processor time then, and the next check.
+        #: The time of the last check of the loop's clock, the processor time then, and the next check.
         self._checked_at = self._processor_time = 0.0
         self._next_clock_check: asyncio.TimerHandle | None = None
         self.is_draining = False

@@ -48,9 +48,9 @@ class Sessions:
             ProducerFencedError: The epoch is not the client's any more.
             InvalidPidMappingError: The transactional id never had this producer id.
         """
-        known = _identity_or_none(identity_in, self._freshness.view_at_arrival, client)
-        if known is not None:
-            return known
+        known_identity = _identity_or_none(identity_in, self._freshness.view_at_arrival, client)
+        if known_identity is not None:
+            return known_identity
         newest = await self._identity_at_heads(client)
         if newest != client:
             raise EndedMeanwhileError(f"{newest} was not known when this request arrived")

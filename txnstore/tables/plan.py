@@ -122,17 +122,17 @@ def plan_partition(
     direct_ranges = [(file.first, file.last) for file, _ in direct_files.values()]
     deleted = [file for file in files if file.last < log_start]
     retained = [file for file in files if file.last >= log_start]
-    kept = [
+    unchanged = [
         file
         for file in retained
         if file.path in direct_files
         or (file.first >= max(cleaned, log_start) and _is_tail_of(file, to_copy, direct_ranges, location))
     ]
     table_end = _end_of_table(all_slices, files, max((file.last + 1 for file in files), default=0), bounds)
-    kept_paths = {file.path for file in kept}
+    kept_paths = {file.path for file in unchanged}
     added = [each for path, each in direct_files.items() if path not in kept_paths]
     outdated = [file for file in retained if file.path not in kept_paths]
-    tails = _plan_tails(partition, to_copy, [*kept, *(file for file, _ in added)], outdated, table_end)
+    tails = _plan_tails(partition, to_copy, [*unchanged, *(file for file, _ in added)], outdated, table_end)
     first_new = max(table_end, log_start)
     across_end = [
         Tail(partition, (part.between(max(table_end, part.start), part.limit),))

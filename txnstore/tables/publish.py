@@ -203,8 +203,8 @@ class Publisher:
         connection, began = self._connection, self._connection.runtime.uptime()
         published = published_of(self._connection)
         # After a long sleep, the cuts that follow the known one may be deleted.
-        known = self._still_known_cut(published) if began - self._refreshed_at < _MAX_PUBLICATION_MS else None
-        cut = self._cut = published.newest(known)
+        known_cut = self._still_known_cut(published) if began - self._refreshed_at < _MAX_PUBLICATION_MS else None
+        cut = self._cut = published.newest(known_cut)
         self._refreshed_at = began
         checks_names = self._names_checked_at is None or began - self._names_checked_at >= _MAX_PUBLICATION_MS
         if cut is not None and checks_names:

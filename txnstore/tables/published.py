@@ -55,18 +55,18 @@ class Published:
     def __init__(self, objects: ObjectStore, store_id: str, pool: Executor, location: Location) -> None:
         self._objects, self._store_id, self._pool, self._location = objects, store_id, pool, location
 
-    def newest(self, known: CutDocument | None = None) -> CutDocument | None:
+    def newest(self, known_cut: CutDocument | None = None) -> CutDocument | None:
         """Return the newest cut; None if there is none.
 
-        One GET if ``known`` is the newest one. Else one for the hint, and some for the cuts after it; without a hint
-        that fits, a LIST.
+        One GET if ``known_cut`` is the newest one. Else one for the hint, and some for the cuts after it; without a
+        valid hint, a LIST.
 
         Raises:
             CorruptionError: A cut is damaged or missing, or it is one of another store.
         """
-        if known is not None:
-            next_cut = self.cut(known.number + 1)
-            return known if next_cut is None else self._last_after(next_cut)
+        if known_cut is not None:
+            next_cut = self.cut(known_cut.number + 1)
+            return known_cut if next_cut is None else self._last_after(next_cut)
         number = self._hinted_number()
         cut = self.cut(number) if number else None
         if cut is None:
@@ -94,10 +94,10 @@ class Published:
     def _last_after(self, cut: CutDocument) -> CutDocument:
         while True:
             numbers = range(cut.number + 1, cut.number + 1 + HINT_EVERY)
-            after = [each for each in self._pool.map(self.cut, numbers) if each is not None]
-            if not after:
+            later_cuts = [each for each in self._pool.map(self.cut, numbers) if each is not None]
+            if not later_cuts:
                 return cut
-            cut = after[-1]
+            cut = later_cuts[-1]
 
     def cut(self, number: int) -> CutDocument | None:
         """Return the cut with a number; None if there is none.

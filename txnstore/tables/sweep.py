@@ -18,7 +18,7 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectInfo
 from txnstore.tables.published import Published
 
-#: How long a cut is kept, in ms: a publisher that was suspended, and creates a cut late, finds that its number exists.
+#: The retention of cuts, in ms: a suspended publisher that creates a cut late must find that its number exists.
 CUT_RETENTION_MS = 7 * 24 * 3_600_000
 #: The number of objects that are listed at a time.
 _PAGE_SIZE = 10_000
@@ -153,13 +153,13 @@ def unused_objects(
             return True  # An object of no table of this store, such as a table that an engine has created.
         return item.key in keys_in_use or item.modified_ms > newest_deletable
 
-    after = ""
+    last_key = ""
     while True:
-        page = connection.objects.list(keys.TABLES, after, _PAGE_SIZE)
+        page = connection.objects.list(keys.TABLES, last_key, _PAGE_SIZE)
         yield [item for item in page if not is_kept(item)]
         if len(page) < _PAGE_SIZE:
             return
-        after = page[-1].key
+        last_key = page[-1].key
 
 
 def _keys_in_use(published: Published, location: Location, in_use: TablesInUse) -> Iterator[str]:

@@ -240,20 +240,20 @@ class Tables:
             UnknownTopicOrPartitionError: There is no such topic.
             InvalidConfigError: The topic has no table, or it is not published yet.
         """
-        found = {description.topic: description for description in self.list()}.get(topic)
-        if found is None:
+        table_description = {description.topic: description for description in self.list()}.get(topic)
+        if table_description is None:
             self._connection.view(refresh=False).find_topic(topic)
             msg = f"topic {topic!r} has no table: `txnstore table enable {topic}` gives it one"
             raise InvalidConfigError(msg)
         published = published_of(self._connection)
         cut = published.newest()
-        if not found.published or cut is None:
+        if not table_description.published or cut is None:
             msg = f"the table of topic {topic!r} is not published yet: `txnstore table sync` does it"
             raise InvalidConfigError(msg)
         state = published.table_state(cut.tables[topic])
         files, copied = state.files, state.copies(location_of(self._connection.objects))
         return TableDetails(
-            found,
+            table_description,
             tuple(
                 SnapshotDescription(
                     each.snapshot_id,

@@ -32,7 +32,7 @@ from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, WrittenFiles
 from txnstore.tables.published import TableState, manifest_name
 from txnstore.tables.writing import FileWriter
 
-#: How long a table keeps snapshots after others have replaced them, in ms, and how many snapshots at most.
+#: The retention of snapshots after their replacement, in ms, and the most snapshots of a table.
 HISTORY_MS, HISTORY_SNAPSHOTS = 12 * 3_600_000, 1_000
 #: The first id of snapshots before the last one of a publication, which has at most so many of them.
 _FIRST_EARLIER_ID, _MAX_STEPS = 1 << 62, 4

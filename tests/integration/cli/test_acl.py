@@ -374,7 +374,7 @@ def test_older_entries_are_searched_for_those_of_a_principal(admin: Cli, monkeyp
         admin.ok("topic", "create", name, "--principal", BILLING if name.startswith("b") else ADMIN)
     whole = admin.ok("log", "show", "--chain", "0", "--by", BILLING, "--json").lines
     assert len(whole) == 3
-    monkeypatch.setattr(log, "_WINDOW", 2)
+    monkeypatch.setattr(log, "_SEARCH_WINDOW", 2)
     for limit in (1, 2, 3, 4):
         options = ["--chain", "0", "--by", BILLING, "--max", str(limit)]
         assert admin.ok("log", "show", *options, "--json").lines == whole[-limit:]

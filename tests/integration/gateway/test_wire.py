@@ -43,7 +43,7 @@ def _different(name: str) -> tuple[Difference, ...]:
 @pytest.fixture(autouse=True)
 def _busy_machine_is_no_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else changes would be given up when the test does not get its turn."""
-    monkeypatch.setattr(server, "_SUSPENDED", math.inf)
+    monkeypatch.setattr(server, "_SUSPENSION", math.inf)
 
 
 @pytest.mark.slow

@@ -78,14 +78,14 @@ class Groups:
         expired_members = self._services.connection.chains.ages.expired_members
 
         def describe() -> dict[str, Fields]:  # In a thread: it may read the age of an entry.
-            found: dict[str, Fields] = {}
+            described: dict[str, Fields] = {}
             for name in names:
                 group = view.groups.get(name)
                 if group is not None and exists(group):
-                    found[name] = _stored_group_fields(
+                    described[name] = _stored_group_fields(
                         name, group, {member for member, _ in expired_members(view.states, name)}
                     )
-            return found
+            return described
 
         return await self._services.in_thread(describe)
 
@@ -97,16 +97,16 @@ class Groups:
         def visible(names: Iterable[str]) -> Sequence[str]:
             return [name for name in names if sees_all or services.may(client, _on_group("DESCRIBE", name))]
 
-        led = led_chains(services)
-        stored = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in led]
-        found = await self._describe_stored(view, stored)
+        own_chains = led_chains(services)
+        stored = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in own_chains]
+        groups_by_name = await self._describe_stored(view, stored)
         loaded = self._classic.live()  # Newer than their state in the chain.
-        found |= {name: loaded[name] for name in visible(loaded)}
+        groups_by_name |= {name: loaded[name] for name in visible(loaded)}
         states = {name.lower() for name in field_value(request.body, "states_filter", ())}
         types = {name.lower() for name in field_value(request.body, "types_filter", ())}
         groups = [
             group
-            for _, group in sorted(found.items())
+            for _, group in sorted(groups_by_name.items())
             if (not states or group["group_state"].lower() in states) and (not types or group["group_type"] in types)
         ]
         return {"groups": groups}
@@ -160,7 +160,7 @@ class Groups:
             raise RefusedError(ErrorCode.group_id_not_found, f"Group {name} is not a consumer group.")
         topics = {topic for member in members for topic in (*member.topics, *(tp.topic for tp in member.target))}
         self._services.check(client, describe_topics(topics))
-        kept = self._consumers.kept_members(name)
+        kept_members = self._consumers.kept_members(name)
         return {
             "group_id": name,
             "error_code": ErrorCode.none,
@@ -168,7 +168,9 @@ class Groups:
             "group_epoch": group.generation,
             "assignment_epoch": group.generation,
             "assignor_name": assignor_name(members),
-            "members": [_consumer_member_fields(view, group, member, kept[member.member_id]) for member in members],
+            "members": [
+                _consumer_member_fields(view, group, member, kept_members[member.member_id]) for member in members
+            ],
             "authorized_operations": self._operations(request, name, client),
         }
 
@@ -282,18 +284,18 @@ def _native_member_fields(member: Member) -> Fields:
     }
 
 
-def _consumer_member_fields(view: View, group: Group, member: Member, kept: KeptMember) -> Fields:
+def _consumer_member_fields(view: View, group: Group, member: Member, kept_member: KeptMember) -> Fields:
     """Describe a member of KIP-848."""
     assert group.epochs is not None
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
-        "rack_id": kept.rack_id,
-        "member_epoch": LEAVING_FOR_NOW if kept.is_away else group.epochs[member.member_id],
-        "client_id": kept.client_id,
-        "client_host": kept.client_host,
-        "subscribed_topic_names": sorted(kept.names),
-        "subscribed_topic_regex": kept.regex or None,
+        "rack_id": kept_member.rack_id,
+        "member_epoch": LEAVING_FOR_NOW if kept_member.is_away else group.epochs[member.member_id],
+        "client_id": kept_member.client_id,
+        "client_host": kept_member.client_host,
+        "subscribed_topic_names": sorted(kept_member.names),
+        "subscribed_topic_regex": kept_member.regex or None,
         "assignment": _assignment_fields(view, member.assigned),
         "target_assignment": _assignment_fields(view, member.target),
         "member_type": _CONSUMER_MEMBER,

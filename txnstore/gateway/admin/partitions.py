@@ -70,11 +70,11 @@ class Partitions:
         view = await self._services.freshness.head()
         requested = request.body.topics
         if requested is None:
-            wanted = {name: list(range(topic.partitions)) for name, topic in sorted(view.topics.items())}
+            numbers_by_topic = {name: list(range(topic.partitions)) for name, topic in sorted(view.topics.items())}
         else:
-            wanted = {topic.topic: list(topic.partitions) for topic in requested}
-        led = led_chains(self._services)
-        topics = await self._services.in_thread(lambda: _sizes(view, wanted, led))
+            numbers_by_topic = {topic.topic: list(topic.partitions) for topic in requested}
+        own_chains = led_chains(self._services)
+        topics = await self._services.in_thread(lambda: _sizes(view, numbers_by_topic, own_chains))
         directory = {
             "log_dir": self._services.connection.url,
             "topics": topics,
@@ -114,12 +114,12 @@ class Partitions:
         return {"topics": ()}
 
 
-def _sizes(view: View, wanted: dict[str, list[int]], led: frozenset[int]) -> list[Fields]:
+def _sizes(view: View, numbers_by_topic: dict[str, list[int]], chains: frozenset[int]) -> list[Fields]:
     """The size of each existing partition of these chains. In a thread: a log may have a million batches."""
     topics: list[Fields] = []
-    for name, numbers in wanted.items():
+    for name, numbers in numbers_by_topic.items():
         tps = [TopicPartition(name, number) for number in numbers]
-        logs = [(tp.partition, view.partition(tp)) for tp in tps if chain_of_partition(tp, view.chains) in led]
+        logs = [(tp.partition, view.partition(tp)) for tp in tps if chain_of_partition(tp, view.chains) in chains]
         partitions = [
             {"partition_index": number, "partition_size": sum(batch.size for batch in log.batches)}
             for number, log in logs

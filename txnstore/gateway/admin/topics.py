@@ -139,10 +139,11 @@ class Topics:
         return _Shape(len(numbers), len(requested.assignments[0].broker_ids))
 
     def _check_brokers(self, assignments: list[tuple[int, ...]]) -> None:
-        known = {node.node_id for node in self._services.peers.nodes}
+        broker_ids = {node.node_id for node in self._services.peers.nodes}
         for brokers in assignments:
-            if not brokers or len(set(brokers)) < len(brokers) or not set(brokers) <= known:
-                msg = f"a partition has each replica on another one of the brokers {sorted(known)}, not {list(brokers)}"
+            if not brokers or len(set(brokers)) < len(brokers) or not set(brokers) <= broker_ids:
+                known = sorted(broker_ids)
+                msg = f"a partition has each replica on another one of the brokers {known}, not {list(brokers)}"
                 raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
         if len({len(brokers) for brokers in assignments}) > 1:
             raise RefusedError(ErrorCode.invalid_replica_assignment, "partitions have different numbers of replicas")

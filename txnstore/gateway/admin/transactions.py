@@ -135,11 +135,11 @@ class AdminTransactions:
         except RefusedError as error:
             return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": ()}
         view, now = await self._services.freshness.head(), self._services.connection.runtime.clock()
-        led = led_chains(self._services)
+        own_chains = led_chains(self._services)
         matching = [
             txn
             for _, txn in sorted(view.transactions.items())
-            if chain_of_transactional_id(txn.transactional_id, view.chains) in led
+            if chain_of_transactional_id(txn.transactional_id, view.chains) in own_chains
             and (txn.state in states if body.state_filters else txn.state is not TxnState.DEAD)
             and (not body.producer_id_filters or txn.producer_id in body.producer_id_filters)
             and (duration < 0 or _has_run_longer(txn, now, duration))

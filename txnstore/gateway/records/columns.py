@@ -160,11 +160,11 @@ def _decode(group: list[_Payload], keyed: Collection[int], errors: dict[int, Bat
     good: list[_Payload] = []
     end = 0
     for payload in group:
-        start, end, before = end, end + len(payload.data), len(marks)
+        start, end, count_before = end, end + len(payload.data), len(marks)
         if _find_records(data, start, end, payload.batch.count, marks):
             good.append(payload)
         else:
-            del marks[before:]
+            del marks[count_before:]
             errors[payload.number] = InvalidBatchError("the lengths of the records do not add up to their bytes")
     if not marks:
         return RECORD_SCHEMA.empty_table()
@@ -409,9 +409,9 @@ def _header_places(data: bytes, at: int, end: int, count: int) -> list[int] | No
             name, start = _varint(data, at)
             if name < 0 or start + name >= end:
                 return None
-            value, after = _varint(data, start + name)
-            places += (start, name, after, value)
-            at = after + max(value, 0)
+            value, value_start = _varint(data, start + name)
+            places += (start, name, value_start, value)
+            at = value_start + max(value, 0)
             if at > end:
                 return None
     except ValueError:
@@ -454,16 +454,16 @@ def _varints(bytes_: _Bytes, at: _Int64, max_bytes: int) -> tuple[_Int64, _Int64
     """Read a zigzag number at each position; return them, the positions behind, and the rows of too long ones."""
     byte = bytes_[at]
     numbers = (byte & np.uint8(0x7F)).astype(np.uint64)
-    after = at + 1
+    next_positions = at + 1
     more = np.flatnonzero(byte >= 0x80)
     for shift in range(7, 7 * max_bytes, 7):
         if not more.size:
             break
-        byte = bytes_[after[more]]
+        byte = bytes_[next_positions[more]]
         numbers[more] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
-        after[more] += 1
+        next_positions[more] += 1
         more = more[byte >= 0x80]
-    return (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64), after, more
+    return (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64), next_positions, more
 
 
 # Compression ----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Freshness:
         self._sync, self._clock, self._fresh_ms = sync, clock, fresh_ms
         #: Held during a publication; guards the two fields below.
         self._lock = threading.Lock()
-        #: When the last publication began, whatever its outcome; None before the first one.
+        #: The start of the last publication, whatever its outcome; None before the first one.
         self._started_at: int | None = None
         #: The kind of the error that it ended with; None without one.
         self._error: str | None = None
@@ -79,8 +79,8 @@ class StoredCuts:
         now = self._uptime()
         with self._lock:
             uncached = uncached or now - self._refreshed_at >= _REFRESH_MS
-            known = None if uncached else self._known
-        cut = self._published.newest(known)
+            known_cut = None if uncached else self._known
+        cut = self._published.newest(known_cut)
         with self._lock:
             if uncached:
                 self._refreshed_at = now

@@ -37,7 +37,7 @@ from txnstore.validation import check_id
 
 _LOG = limited_logger(__name__)
 
-#: How long a loaded group without members is kept for the requests that wait for it: all may have been cancelled.
+#: The time for which a loaded group without members waits for requests: all may have been cancelled.
 _EMPTY_GROUP_MS = 1_000
 
 

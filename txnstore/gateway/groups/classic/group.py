@@ -29,7 +29,7 @@ from txnstore.core.groups.model import ClassicMember, Group
 from txnstore.gateway.properties import Properties
 from txnstore.validation import MAX_NAME_LENGTH
 
-#: How long a JoinGroup of a new member waits; Kafka has no setting for it.
+#: The time for which a JoinGroup of a new member waits; Kafka has no setting for it.
 _NEW_MEMBER_JOIN_MS = 300_000
 #: The characters of a client's name that its member id begins with, at most.
 _MAX_PREFIX_CHARS = 128
@@ -157,12 +157,12 @@ class ClassicGroup:
         self._static: dict[str, str] = {}
         #: New members that have got their id, and until when they may join with it (KIP-394).
         self._pending: dict[str, int] = {}
-        #: When the join phase ends at the latest.
+        #: The latest end of the join phase.
         self._join_at: int | None = None
         #: Of the first rebalance of an empty group: until when further members may extend it.
         self._extend_until: int | None = None
         self._extended = False
-        #: When the members that have not sent SyncGroup are removed, and their ids.
+        #: The time at which members without a SyncGroup are removed, and their ids.
         self._sync_at: int | None = None
         self._unsynced: set[str] = set()
         #: Whether the leader has assigned this generation, which is then stored.

@@ -91,8 +91,10 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         if not message.topic_partitions:
             return None if message.topic_partitions is None else ()
         names: dict[UUID | None, str] = {topic_uuid(topic): name for name, topic in self._view.topics.items()}
-        known = [each for each in message.topic_partitions if each.topic_id in names]
-        return tuple(TopicPartition(names[each.topic_id], int(number)) for each in known for number in each.partitions)
+        existing = [each for each in message.topic_partitions if each.topic_id in names]
+        return tuple(
+            TopicPartition(names[each.topic_id], int(number)) for each in existing for number in each.partitions
+        )
 
     async def _handle_heartbeat(self, message: MemberHeartbeat, owned: Owned, client_id: str, client: Client) -> Fields:
         name, now = message.group_id, self._now()
@@ -100,9 +102,9 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         stored = member_of_request(group, live.group, message, owned)
         member_id = message.member_id or self._services.connection.runtime.new_id()
         session_ms = self._services.properties.group_consumer_session_timeout_ms
-        kept = live.group.members.get(member_id) or KeptMember(now + session_ms)
-        kept.record_request(message, client_id, client.host, now, session_ms)
-        topics = self._topics(kept, client)
+        kept_member = live.group.members.get(member_id) or KeptMember(now + session_ms)
+        kept_member.record_request(message, client_id, client.host, now, session_ms)
+        topics = self._topics(kept_member, client)
         assignor = ASSIGNORS[message.server_assignor] if message.server_assignor is not None else None
         if assignor is None:
             assignor = stored.assignor if stored is not None else next(iter(ASSIGNORS.values()))
@@ -126,21 +128,21 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         if membership is None:
             assert stored is not None
             assert group.epochs is not None
-            kept.await_release(stored, now)
+            kept_member.await_release(stored, now)
             membership = Membership(member_id, group.epochs[member_id], stored.assigned)
-        return self._response(live, message, kept, membership, stored)
+        return self._response(live, message, kept_member, membership, stored)
 
     def _response(
         self,
         live: Live[KeptGroup],
         message: MemberHeartbeat,
-        kept: KeptMember,
+        kept_member: KeptMember,
         membership: Membership,
         stored: Member | None,
     ) -> Fields:
         if stored is not None and stored.member_id != membership.member_id:
             live.group.members.pop(stored.member_id, None)
-        live.group.members[membership.member_id] = kept
+        live.group.members[membership.member_id] = kept_member
         if self._coordinates(live.name):  # The group may have been forgotten meanwhile, when it had no members.
             self._arm(self._groups.setdefault(live.name, live))
         assignment = assignment_by_topic(self._view, membership.assigned)
@@ -149,19 +151,19 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             "member_epoch": membership.generation,
             "heartbeat_interval": self._services.properties.group_consumer_heartbeat_interval_ms,
         }
-        if kept.record_response(membership.generation, assignment) or is_full_request(message):
+        if kept_member.record_response(membership.generation, assignment) or is_full_request(message):
             fields["assignment"] = {"topic_partitions": topic_partitions_fields(assignment)}
         return fields
 
-    def _topics(self, kept: KeptMember, client: Client) -> dict[str, int]:
+    def _topics(self, kept_member: KeptMember, client: Client) -> dict[str, int]:
         """The topics that a member subscribes to, with their numbers of partitions: 0 if the topic does not exist.
 
         An invalid topic name is left out: Metadata refuses it, and clients report that.
         """
         topics = self._view.topics
-        names = {name for name in kept.names if is_topic_name(name)}
-        if kept.regex:
-            matches = matching_topics(kept.regex, tuple(sorted(topics)))
+        names = {name for name in kept_member.names if is_topic_name(name)}
+        if kept_member.regex:
+            matches = matching_topics(kept_member.regex, tuple(sorted(topics)))
             names |= {name for name in matches if self._services.may(client, describe_topics((name,)))}
         return {name: topics[name].partitions if name in topics else 0 for name in sorted(names)}
 
@@ -174,8 +176,8 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         if message.member_epoch == LEAVING_FOR_NOW:
             if not is_released(member):
                 await submit(Heartbeat(name, member.member_id, ()), client.principal)
-            kept = live.group.members[member.member_id]
-            kept.has_sent_request = kept.is_away = True
+            kept_member = live.group.members[member.member_id]
+            kept_member.has_sent_request = kept_member.is_away = True
         else:
             await submit(LeaveGroup(name, member.member_id), client.principal)
             live.group.members.pop(member.member_id, None)

@@ -116,21 +116,21 @@ class KeptGroup:
         for member_id in [member_id for member_id in self.members if member_id not in stored]:
             del self.members[member_id]
         for member_id, member in stored.items():
-            kept = self.members.get(member_id)
-            if kept is None:
+            kept_member = self.members.get(member_id)
+            if kept_member is None:
                 expires_at = now + self.properties.group_consumer_session_timeout_ms
-                kept = self.members[member_id] = KeptMember(expires_at, frozenset(member.topics))
+                kept_member = self.members[member_id] = KeptMember(expires_at, frozenset(member.topics))
             epoch = _epoch(group, member_id)
-            if kept.epoch != epoch:  # Another gateway has sent it one.
-                kept.epoch, kept.previous_epoch, kept.sent_assignment = epoch, None, None
+            if kept_member.epoch != epoch:  # Another gateway has sent it one.
+                kept_member.epoch, kept_member.previous_epoch, kept_member.sent_assignment = epoch, None, None
             if is_released(member):
-                kept.revoke_by = None
+                kept_member.revoke_by = None
 
     def renew(self, now: int) -> None:
         """Give all members their full session: they could not reach this process while it was paused."""
-        for kept in self.members.values():
-            kept.expires_at = now + self.properties.group_consumer_session_timeout_ms
-            kept.revoke_by = None
+        for kept_member in self.members.values():
+            kept_member.expires_at = now + self.properties.group_consumer_session_timeout_ms
+            kept_member.revoke_by = None
 
     @property
     def deadline(self) -> int | None:
@@ -208,7 +208,7 @@ def _has_timeout(request: MemberHeartbeat) -> bool:
 
 
 def member_of_request(
-    group: Group, kept: KeptGroup, request: MemberHeartbeat, owned: Collection[TopicPartition] | None
+    group: Group, kept_group: KeptGroup, request: MemberHeartbeat, owned: Collection[TopicPartition] | None
 ) -> Member | None:
     """Return the stored member of a request: the same id, or the static name that it takes over; None: new.
 
@@ -221,7 +221,7 @@ def member_of_request(
     if request.instance_id is not None:
         static = next((each for each in members.values() if each.instance_id == request.instance_id), None)
         if request.member_epoch == JOINING:
-            _check_released(static, kept, request)
+            _check_released(static, kept_group, request)
             member = static or member
         elif static is None:
             raise _unknown_member(request)
@@ -231,17 +231,17 @@ def member_of_request(
     if request.member_epoch == JOINING:
         # Kafka refuses a member that joins again with 110 until its session ends, unless it has just joined. It has
         # given up all of its partitions, so nothing is in doubt.
-        if member is None and len(members) >= kept.properties.group_consumer_max_size:
+        if member is None and len(members) >= kept_group.properties.group_consumer_max_size:
             raise RefusedError(ErrorCode.group_max_size_reached, f"The group has {len(members)} members.")
         return member
     if member is None:
         raise _unknown_member(request)
     if request.member_epoch > JOINING:
-        _check_epoch(group, member, kept.members[member.member_id], request.member_epoch, owned)
+        _check_epoch(group, member, kept_group.members[member.member_id], request.member_epoch, owned)
     return member
 
 
-def _check_released(static: Member | None, kept: KeptGroup, request: MemberHeartbeat) -> None:
+def _check_released(static: Member | None, kept_group: KeptGroup, request: MemberHeartbeat) -> None:
     """Refuse a static name that another member holds, unless that one has left for now.
 
     Whether a member that another gateway has served had left is unknown. UNRELEASED_INSTANCE_ID ends clients, and
@@ -249,14 +249,18 @@ def _check_released(static: Member | None, kept: KeptGroup, request: MemberHeart
     """
     if static is None or static.member_id == request.member_id:
         return
-    holder = kept.members[static.member_id]
+    holder = kept_group.members[static.member_id]
     if holder.has_sent_request and not holder.is_away:
         message = f"The instance id {request.instance_id} is owned by the member {static.member_id}."
         raise RefusedError(ErrorCode.unreleased_instance_id, message)
 
 
 def _check_epoch(
-    group: Group, member: Member, kept: KeptMember, epoch_of_request: int, owned: Collection[TopicPartition] | None
+    group: Group,
+    member: Member,
+    kept_member: KeptMember,
+    epoch_of_request: int,
+    owned: Collection[TopicPartition] | None,
 ) -> None:
     """Refuse any epoch but the member's, or the one before if the response with the newer one may be lost.
 
@@ -264,7 +268,7 @@ def _check_epoch(
     has served the member, its epoch before is unknown, and any older one is accepted.
     """
     epoch = _epoch(group, member.member_id)
-    is_previous = epoch_of_request < epoch and kept.previous_epoch in (None, epoch_of_request)
+    is_previous = epoch_of_request < epoch and kept_member.previous_epoch in (None, epoch_of_request)
     owns_only_assigned = owned is not None and set(owned) <= set(member.assigned)
     if epoch_of_request != epoch and not (is_previous and owns_only_assigned):
         message = (
