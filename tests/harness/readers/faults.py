@@ -373,7 +373,7 @@ SOUGHT = (
         (
             (
                 copies.copy_topics,
-                "return _update($chains, $catalog, $number, $topics)",
+                "return _update_copies($chains, $catalog, $number, $topics)",
                 "return False",
             ),
         ),
