@@ -9,7 +9,8 @@ import importlib
 import sys
 
 NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "beginning", "sizing", "chains", "sql",
-         "fresh", "settle", "merge", "clean", "spark", "microbatches", "transports", "starting", "rights")  # fmt: skip
+         "fresh", "background", "merge", "clean", "spark", "microbatches", "transports", "starting",
+         "rights")  # fmt: skip
 OTHERS = ("day", "gateway", "optimize", "tables")
 
 

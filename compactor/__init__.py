@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from txnstore.compactor.compact.compaction import compact
-from txnstore.compactor.compact.merge_plan import MergePlan, plan_merges
+from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.compactor.compact.on_request import plan_merges
 from txnstore.compactor.compact.report import CompactionProgress, CompactionReport, PartitionCompaction
 from txnstore.compactor.compact.rounds import Round, watch
 from txnstore.compactor.doctor.doctor import doctor

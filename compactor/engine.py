@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol, TypeVar
 
+from txnstore.chain.chains import Chains
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -53,10 +54,9 @@ class LocalEngine:
             yield value, partial(job, objects, connection.pool, connection.runtime)
 
 
-def time_of_upload(connection: Connection, tp: TopicPartition) -> int:
+def time_of_upload(runtime: Runtime, chains: Chains, tp: TopicPartition) -> int:
     """The time in ms at which a job that starts now uploads at the earliest.
 
     The later of two clocks: if that of another writer is ahead, an upload must not look old to the chain.
     """
-    chain = connection.chains[chain_of_partition(tp, len(connection.chains))]
-    return max(connection.runtime.clock(), chain.state.timestamp)
+    return max(runtime.clock(), chains[chain_of_partition(tp, len(chains))].state.timestamp)

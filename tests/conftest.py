@@ -112,9 +112,9 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+def unmerged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small commits stay as they are: no process merges them in the background."""
-    monkeypatch.setattr("txnstore.store._settle_later", lambda _connection, _state: None)
+    monkeypatch.setattr("txnstore.store._merge_later", lambda _connection, _state: None)
 
 
 @pytest.fixture

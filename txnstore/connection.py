@@ -135,7 +135,7 @@ class Connection:
         self.counts, self.objects, self.measurements = objects, RecentObjects(objects), objects.measurements
         #: Called with the state of a chain when a checkpoint of it is due: merges its small commits in the background,
         #: and raises nothing. None: nothing does that. Set once, by the store.
-        self.settle_later: Callable[[OpenParts, State], None] | None = None
+        self.merge_later: Callable[[OpenParts, State], None] | None = None
         #: Whether :meth:`check_storage` has succeeded, or need not; never reset.
         self._checked = checked
         self._reset()
@@ -265,7 +265,7 @@ class Connection:
         context = ChainContext(
             self.objects, names, runtime, self.pool, count,
             read_only=self.read_only, background=later, check_storage=self.check_storage,
-            on_checkpoint=self._settle_later, principal=self.principal,
+            on_checkpoint=self._merge_later, principal=self.principal,
         )  # fmt: skip
         chains = Chains(context, workers)
         chains.identity.was_read(began)
@@ -285,11 +285,11 @@ class Connection:
     def _in_background(self) -> Executor:
         return self._executor_for("background", self.runtime.background)
 
-    def _settle_later(self, state: State) -> None:
-        """Settle the small commits of a chain in the background, if this connection is to do that."""
-        parts = self.parts_if_open() if self.settle_later is not None else None
-        if self.settle_later is not None and parts is not None:
-            self.settle_later(parts, state)
+    def _merge_later(self, state: State) -> None:
+        """Merge the small commits of a chain in the background, if this connection is to do that."""
+        parts = self.parts_if_open() if self.merge_later is not None else None
+        if self.merge_later is not None and parts is not None:
+            self.merge_later(parts, state)
 
     # Commands and views -----------------------------------------------------------------------------------------------
 
@@ -554,8 +554,8 @@ class Connection:
             unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
             checkpoints=sum(chain.checkpoints for chain in metrics),
             checkpoint_failures=sum(chain.checkpoint_failures for chain in metrics),
-            settled=sum(chain.settled for chain in metrics),
-            settle_failures=sum(chain.settle_failures for chain in metrics),
+            background_merged_batches=sum(chain.background_merged_batches for chain in metrics),
+            background_merge_failures=sum(chain.background_merge_failures for chain in metrics),
             refusals=sum(chain.refusals for chain in metrics),
             durations=self.measurements.durations(),
         )

@@ -212,8 +212,8 @@ class StoreMetrics:
         unknown_outcomes: Writes of entries whose outcome was unknown.
         checkpoints: Checkpoints that this process wrote.
         checkpoint_failures: Checkpoints that it could not write; the log says why. Opening the store takes longer.
-        settled: Small batches that this process has merged in the background.
-        settle_failures: Times that this failed; the log says why, and the next one repeats it.
+        background_merged_batches: Small batches that this process has merged in the background.
+        background_merge_failures: Times that this failed; the log says why, and the next one repeats it.
         refusals: Commands and reads of this process that were refused, because its principal lacks a right.
         durations: How long the calls of each kind took. ``get``, ``put``, ``put_if_absent``, ``list``, ``delete``,
             ``stat``, ``now_ms``: the requests, with their repetitions. ``commit``: commands, until their entries are
@@ -236,8 +236,8 @@ class StoreMetrics:
     unknown_outcomes: int
     checkpoints: int
     checkpoint_failures: int
-    settled: int
-    settle_failures: int
+    background_merged_batches: int
+    background_merge_failures: int
     refusals: int
     durations: dict[str, Histogram]
     status: StoreStatus | None = None
@@ -255,8 +255,8 @@ class ChainMetrics:
         retries: Repetitions of conditional creates.
         checkpoints: Checkpoints written.
         checkpoint_failures: Checkpoints after a commit that could not be written.
-        settled: Small batches that were merged in the background.
-        settle_failures: Times that this failed; the next one repeats it.
+        background_merged_batches: Small batches that were merged in the background.
+        background_merge_failures: Times that this failed; the next one repeats it.
         refusals: Commands and reads that were refused for a missing right.
     """
 
@@ -267,6 +267,6 @@ class ChainMetrics:
     retries: int = 0
     checkpoints: int = 0
     checkpoint_failures: int = 0
-    settled: int = 0
-    settle_failures: int = 0
+    background_merged_batches: int = 0
+    background_merge_failures: int = 0
     refusals: int = 0

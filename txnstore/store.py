@@ -165,7 +165,7 @@ class Store:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        connection.settle_later = _settle_later
+        connection.merge_later = _merge_later
 
     @property
     def url(self) -> str:
@@ -931,9 +931,9 @@ class Store:
         return Store, (self._connection,)
 
 
-def _settle_later(parts: OpenParts, state: State) -> None:
+def _merge_later(parts: OpenParts, state: State) -> None:
     """Merge the small commits of a chain in the background."""
-    load("txnstore.compactor.settle")
-    from txnstore.compactor.settle import settle_later
+    load("txnstore.compactor.compact.background")
+    from txnstore.compactor.compact.background import merge_later
 
-    settle_later(parts, state)
+    merge_later(parts, state)

@@ -1,120 +1,261 @@
-"""Encodes rows in another thread than the one that reads them, in order."""
+"""Merges small commits: in the background of the process whose entry makes a checkpoint due, never in a commit.
+
+The rows of small commits are in memory of a process that follows the chain. So a merge costs no GET for them, one PUT
+for each topic, and no entry of its own if another command comes soon. The chain refuses it if another process has
+replaced one of its batches, and what it has uploaded is then left to a vacuum.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
-from types import TracebackType
-from typing import Self
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import pyarrow as pa
+from txnstore.catalog.settings import TopicConfig
+from txnstore.catalog.writing import topic_writer
+from txnstore.compactor.compact.lease import CompactionLease
+from txnstore.compactor.compact.memory import MIN_MEMORY, Memory
+from txnstore.compactor.compact.merge import merge, replacement
+from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.compactor.compact.replacements import Replacements
+from txnstore.compactor.compact.small_commits import inlined_only, plan_small_commits
+from txnstore.compactor.engine import time_of_upload
+from txnstore.connection import OpenParts
+from txnstore.coordinator.completion import LINGER
+from txnstore.coordinator.copies import copy_topics
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Partition
+from txnstore.core.model import Command, Map, TopicPartition
+from txnstore.core.routing import CATALOG
+from txnstore.core.state import State
+from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
 
-from txnstore.threads import Task
+_LOG = logging.getLogger(__name__)
 
-#: The bytes of the decoded rows that wait until a row group is encoded; one table may have more.
-_WAITING_BYTES = 32 << 20
-#: Rows that are checked, hashed and encoded at a time, and their bytes; one table may have more.
-_BLOCK_ROWS, _BLOCK_BYTES = 16 * 1024, 8 << 20
+#: The most replacements of an entry, each of which takes about a kilobyte.
+_RUNS = 1024
+#: What is fetched ahead, decoded and encoded at a time, in the thread of the merge.
+_MEMORY = Memory(MIN_MEMORY)
 
 
-class BackgroundQueue:
-    """Runs work in a pool, one task after the other, while the caller continues.
+@dataclass(slots=True)
+class BackgroundReport:
+    """What the merges of a chain have done.
 
-    Most tables only wait for their row group, and the one that fills it takes long to encode. Some tables wait
-    meanwhile, so that the next ones can be decoded.
-
-    The end of the block waits for a running task, also after an interrupt, and lets no other begin: nothing may write
-    to what the caller closes next.
-
-    Args:
-        pool: Runs the work.
+    Attributes:
+        batches: The number of batches that were replaced.
+        left: The partitions of which something is left to merge, though they may never change again.
+        failures: Topics with the reason why, except for leases of compactors and replacements by others.
+        damaged: The objects of older segments that could not be merged: they, or others with them, are damaged.
     """
 
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
-        #: The tasks whose result the caller has not taken, in order, with their bytes; only the caller uses them.
-        self._tasks: deque[tuple[int, Task[None]]] = deque()
-        self._bytes = 0
-        #: Guards the next two, which the caller and the pool share.
-        self._lock = threading.Lock()
-        #: The tasks that have not begun.
-        self._waiting: deque[Task[None]] = deque()
-        #: Whether a thread of the pool runs :meth:`_work`, or is about to.
-        self._busy = False
-        #: Held while a task runs; the end of the block takes it, so that none runs afterwards.
-        self._at_work = threading.Lock()
-        #: No task begins any more: the block has ended, or a task has failed.
-        self._ended = False
+    batches: int = 0
+    left: set[TopicPartition] = field(default_factory=set)
+    failures: list[tuple[str, Exception]] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
 
-    def run(self, work: Callable[[], None], size: int) -> None:
-        """Run work after the earlier work; waits for that while the tables of all waiting work are too large.
+    @property
+    def errors(self) -> list[Exception]:
+        """The reasons of the failures."""
+        return [error for _, error in self.failures]
 
-        Raises the error of earlier work, if there is one.
-        """
-        while self._tasks and (self._tasks[0][1].done() or self._bytes + size > _WAITING_BYTES):
-            self._first()
-        task = Task(work)
-        self._tasks.append((size, task))
-        self._bytes += size
-        with self._lock:
-            self._waiting.append(task)
-            busy, self._busy = self._busy, True
-        if not busy:
-            self._pool.submit(self._work)
+    def leave(self, topic: CatalogTopic, partitions: Iterable[TopicPartition], error: Exception | None = None) -> None:
+        """Leave partitions of a topic for the merges after the next checkpoint."""
+        self.left.update(partitions)
+        if isinstance(error, CompactionConflictError):
+            _LOG.info("small commits not merged: concurrent change", extra={"reason": str(error)})
+        elif error is not None:
+            self.failures.append((topic.name, error))
 
-    def wait(self) -> None:
-        """Wait until all work has ended. Raises the first error of it."""
-        while self._tasks:
-            self._first()
 
-    def _first(self) -> None:
-        size, task = self._tasks.popleft()
-        task.result()
-        self._bytes -= size
+class _ClosedError(Exception):
+    """The connection was closed meanwhile."""
 
-    def _work(self) -> None:
-        with self._at_work:
-            while True:
-                with self._lock:
-                    if self._ended or not self._waiting:
-                        self._busy = False
-                        return
-                    task = self._waiting.popleft()
-                task.run()
-                if task.exception() is not None:
-                    self._ended = True
 
-    def __enter__(self) -> Self:
-        return self
+class _BackgroundMerger:
+    """Merges the small commits of a chain, in one task at a time."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended = True
-        interrupt: BaseException | None = None
-        while True:
+    def __init__(self) -> None:
+        #: Held by the task, from before it is submitted.
+        self._busy = threading.Lock()
+        #: The logs of which nothing was left, as they were planned. Written by the task, as the next two.
+        self._done: Map[TopicPartition, Partition] = Map()
+        #: The kinds of failures of the last task: a process that may not write a topic has one each time, and others
+        #: merge that.
+        self._failing = set[tuple[str, type[Exception]]]()
+        #: The segments that stay as they are: see :attr:`BackgroundReport.damaged`.
+        self._damaged = set[str]()
+
+    def begin(self, parts: OpenParts, state: State) -> None:
+        """Merge in the background, unless a task does so already."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            parts.background.submit(self._merge, parts, state)
+        except BaseException:
+            self._busy.release()
+            raise
+
+    def _merge(self, parts: OpenParts, state: State) -> None:
+        try:
+            if not parts.open:
+                return  # The task runs in the thread of a commit that a close has overtaken.
+            report = merge_small_commits(parts, state, self._done, self._damaged)
+            self._damaged |= report.damaged
+            parts.chains[state.chain].metrics.background_merged_batches += report.batches
+            self._done = state.partitions
+            for tp in report.left:
+                self._done = self._done.discard(tp)
+            self._report(parts, state, report.failures)
+        except Exception as error:  # noqa: BLE001 - logged and counted; the next checkpoint tries again
+            self._report(parts, state, [("", error)])
+        finally:
+            self._busy.release()
+
+    def _report(self, parts: OpenParts, state: State, failures: Iterable[tuple[str, Exception]]) -> None:
+        """Count failures, and log them: as a warning the first one of its kind, that is of a topic and a class."""
+        before, self._failing = self._failing, set()
+        for topic, error in failures:
+            kind = topic, type(error)
+            known = kind in before or kind in self._failing
+            _failed(parts, state, error, logging.INFO if known else logging.WARNING)
+            self._failing.add(kind)
+
+
+def merge_later(parts: OpenParts, state: State) -> None:
+    """Merge the small commits of a chain in the background, unless a thread does so: the next checkpoint has the rest.
+
+    Raises nothing: the commit that made it due is durable. A failure is logged and counted.
+    """
+    try:
+        merger: _BackgroundMerger = parts.connection.cached((_BackgroundMerger, state.chain), _BackgroundMerger)
+        merger.begin(parts, state)
+    except Exception as error:  # noqa: BLE001 - no thread or no memory for the task: logged and counted
+        _failed(parts, state, error)
+
+
+def _failed(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:
+    parts.chains[state.chain].metrics.background_merge_failures += 1
+    extra = {"chain": state.chain, "sequence": state.sequence, "error": f"{type(error).__name__}: {error}"}
+    _LOG.log(level, "small commits not merged: %s", error, extra=extra)
+
+
+def merge_small_commits(
+    parts: OpenParts, state: State, done: Map[TopicPartition, Partition], damaged: Collection[str] = ()
+) -> BackgroundReport:
+    """Merge the small commits of a chain. One topic after the other, so that a damaged one holds no other one up.
+
+    Costs a LIST for the leases of compactors, and for each topic with small commits one PUT, and GETs of what is not in
+    memory; in a store with several chains also a GET for the catalog. A backlog is merged by 16 MiB of entries at a
+    time, each of which is fetched once: memory holds these, some megabytes of rows, and of the segments that are merged
+    with them what is stored, and some decoded row groups, up to 64 MiB each. Ends early if the connection is closed.
+
+    Args:
+        done: See :func:`plan_small_commits`.
+        damaged: The same.
+
+    Raises:
+        TxnStoreError: The storage failed before anything was merged.
+    """
+    report = BackgroundReport()
+
+    def config_of(topic: CatalogTopic) -> TopicConfig | None:
+        try:
+            return topic_writer(topic).config
+        except CorruptionError as error:
+            report.leave(topic, (TopicPartition(topic.name, number) for number in range(topic.partitions)), error)
+            return None
+
+    planned = plan_small_commits(state, done, config_of, damaged)
+    if not planned:
+        return report
+    connection = parts.connection
+    leased = CompactionLease(connection.objects, parts.chains.keys, connection.runtime).others()
+    catalog = state if state.chain == CATALOG else parts.chains[CATALOG].refresh()
+    merges = _Merges(parts, state.chain, report)
+    for each in planned:
+        topic = catalog.topics.get(each.topic.name)
+        report.left |= leased.intersection(plan.tp for plan in each.plans)
+        if topic is not None and topic.topic_id == each.topic.topic_id:  # Else it was deleted.
+            # The topic of the catalog, which is read after the logs: what older releases wrote may have columns that
+            # the chain's copy lacks.
+            merges.merge(topic, [plan for plan in each.plans if plan.tp not in leased])
+    return report
+
+
+class _Merges:
+    """Executes the merges of the small commits of a chain, and adds to a report what became of them."""
+
+    def __init__(self, parts: OpenParts, number: int, report: BackgroundReport) -> None:
+        self._parts, self._report = parts, report
+        self._chain = parts.chains[number]
+        self._replacements = Replacements(parts.chains, self._submit_all)
+
+    def merge(self, topic: CatalogTopic, planned: Iterable[MergePlan]) -> None:
+        """Merge a part of a topic into one segment."""
+        plans = [plan for plan in planned if self._is_current(topic, plan)]
+        if not plans:
+            return
+        parts, report, partitions = self._parts, self._report, {plan.tp for plan in plans}
+        try:
+            self._check_open()
+            self._chain.check_features()
+            self._update_copy(topic)
+            objects, runtime = parts.connection.objects, parts.connection.runtime
+            started = time_of_upload(runtime, parts.chains, plans[0].tp)
+            merged = merge(
+                objects, parts.pool, runtime, topic=topic, plans=plans, memory=_MEMORY, check=self._check_open
+            )
+        except _ClosedError:
+            report.leave(topic, partitions)
+        except Exception as error:  # noqa: BLE001 - of this topic only
+            if isinstance(error, CorruptionError):
+                error = self._replacements.reason(topic, plans, error)
+            report.leave(topic, partitions, error)
+            older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
+            if older and isinstance(error, CorruptionError):
+                failures = len(report.failures)
+                self.merge(topic, inlined_only(plans))
+                if len(report.failures) == failures:
+                    report.damaged |= older  # One of them is, which must not keep later commits from being merged.
+        else:
+            commands = [replacement(plan, added, started) for plan, added in zip(plans, merged, strict=True)]
+            for first in range(0, len(commands), _RUNS):
+                some = commands[first : first + _RUNS]
+                refused = self._replacements.submit(topic, some)
+                for tp, reason in refused.items():
+                    report.leave(topic, [tp], reason)
+                report.batches += sum(len(command.removed) for command in some if command.tp not in refused)
+
+    def _is_current(self, topic: CatalogTopic, plan: MergePlan) -> bool:
+        """Whether the chain may accept a plan: nothing is uploaded for one that it would refuse."""
+        try:
+            self._replacements.check(topic, plan)
+        except CompactionConflictError as error:
+            self._report.leave(topic, [plan.tp], error)
+            return False
+        return True
+
+    def _update_copy(self, topic: CatalogTopic) -> None:
+        """Copy a topic to a chain that has an older version, and would refuse a plan with this one."""
+        copy = self._chain.state.topics.get(topic.name)
+        if copy is not None and copy.topic_id == topic.topic_id and copy.version < topic.version:
+            copy_topics(self._parts.chains, self._chain.number, [topic.name])
+
+    def _submit_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Commit commands with the next entry of this process, or after a moment with one of their own."""
+        queued = [self._chain.enqueue(command) for command in commands]
+        self._parts.connection.runtime.sleep(LINGER)
+        answers: list[Any] = []
+        for waiter in queued:
             try:
-                with self._at_work:
-                    break
-            except BaseException as caught:  # noqa: BLE001 - raised when nothing runs
-                interrupt = caught
-        if interrupt is not None:
-            raise interrupt
+                answers.append(self._chain.commit_queued(waiter))
+            except TxnStoreError as error:
+                answers.append(error)
+        return answers
 
-
-def in_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in tables of at least ``_BLOCK_ROWS`` or ``_BLOCK_BYTES``, but for the last: each table costs time."""
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        waiting.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        del table  # Else it is in memory while the next one is decoded.
-        if rows >= _BLOCK_ROWS or size >= _BLOCK_BYTES:
-            block, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
-            yield block
-            del block
-    if rows:
-        yield pa.concat_tables(waiting)
+    def _check_open(self) -> None:
+        if not self._parts.open:
+            raise _ClosedError

@@ -20,17 +20,16 @@ import pyarrow.compute as pc
 
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.chain import keys
-from txnstore.compactor.compact.ages import by_period
-from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
 from txnstore.compactor.compact.clean_plan import CleanPlan
+from txnstore.compactor.compact.encoding import BackgroundQueue, begin
 from txnstore.compactor.compact.memory import Memory
+from txnstore.compactor.compact.merge_plan import by_period
 from txnstore.compactor.compact.newest import NewestByKey, Offsets
+from txnstore.compactor.compact.sources import RowOrder, read_sources
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Layout
 from txnstore.core.log.slices import Slice
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
-from txnstore.errors import CorruptionError
-from txnstore.read.readahead import read_ahead
 from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
@@ -38,7 +37,6 @@ from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import row_hashes, total
 from txnstore.storage.base import ObjectStore
-from txnstore.threads import Task
 
 _VALUE = "value"
 
@@ -140,39 +138,12 @@ class Clean:
 
     def _tables(self, sources: tuple[Slice, ...], columns: Columns) -> Iterator[pa.Table]:
         """The tables of the sources in offset order, checked."""
-        last_offset, rows = -1, 0
-        for table in self._blocks(sources, columns):
-            offsets = table.column(OFFSET_FIELD.name).to_numpy()
-            if offsets[0] <= last_offset or (offsets[1:] <= offsets[:-1]).any():
-                msg = f"a segment of {self._plan.tp} has offsets out of order: {offsets[0]} follows {last_offset}"
-                raise CorruptionError(msg)
-            last_offset = int(offsets[-1])
-            rows += table.num_rows
+        order = RowOrder(self._plan.tp, sources)
+        for table in read_sources(self._objects, self._pool, sources, columns, self._memory):
+            order.add(table.column(OFFSET_FIELD.name).to_numpy())
             yield table
-            del table, offsets  # Else they are in memory while the next table is decoded.
-        # A slice that covers only a part of its batch may have fewer records than the batch.
-        expected = sum(source.batch.records for source in sources)
-        if rows > expected or (rows < expected and all(source.whole for source in sources)):
-            msg = f"the segments of {self._plan.tp} up to offset {last_offset} have {rows} records; expected {expected}"
-            raise CorruptionError(msg)
-
-    def _blocks(self, sources: tuple[Slice, ...], columns: Columns) -> Iterator[pa.Table]:
-        """The rows of the sources; with little memory in tables of a few bytes, and only one row group is decoded."""
-        few, window = self._memory.few_threads, self._memory.fetched
-        tables = read_ahead(
-            self._objects, self._pool, sources, columns, together=True, window=window, decode_ahead=not few
-        )
-        if not few:
-            yield from in_blocks(tables)
-            return
-        for table in tables:
-            count = max(1, -(-table.nbytes // self._memory.rows))
-            step = max(1, -(-table.num_rows // count))
-            for start in range(0, table.num_rows, step):
-                yield table.slice(start, step) if count > 1 else table
-            del table
-            # The allocator keeps what was freed, also of row groups of other sizes.
-            pa.default_memory_pool().release_unused()
+            del table  # Else it is in memory while the next one is decoded.
+        order.end()
 
     def _has_removable_tombstones(self) -> bool:
         """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
@@ -197,17 +168,14 @@ class Clean:
             self._copy_together(sources, survivors)
 
     def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
-        with closing(_PendingSegments()) as pending, BackgroundQueue(self._pool) as writing:
+        with closing(_PendingSegments()) as pending, BackgroundQueue(self._pool, self._memory) as writing:
             for table in self._tables(sources, self._columns):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 rows = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
                 part = self._account(table, offsets, rows.column(OFFSET_FIELD.name).to_numpy())
                 if not rows.num_rows:
                     continue
-                if self._memory.few_threads:
-                    self._add(pending, rows, part)
-                else:
-                    writing.run(partial(self._add, pending, rows, part), rows.nbytes)
+                writing.run(partial(self._add, pending, rows, part), rows.nbytes)
                 del table, offsets, rows
                 self._upload(pending)
             writing.wait()
@@ -235,11 +203,7 @@ class Clean:
         self._collect()
         stays = np.zeros(len(offsets), np.bool_)
         stays[np.searchsorted(offsets, remaining)] = True  # Both ascend, and one is a part of the other.
-        task = Task(partial(_account, table, stays))
-        if self._memory.few_threads:
-            task.run()
-        else:
-            self._pool.submit(task.run)
+        task = begin(self._pool, self._memory, partial(_account, table, stays))
         self._accounts.append(task)
         return task
 

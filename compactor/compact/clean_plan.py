@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from txnstore.catalog.settings import TopicConfig
+from txnstore.compactor.compact.merge_plan import Plan
 from txnstore.core.log.model import Batch, Layout, Partition
 from txnstore.core.log.slices import Slice, whole_batch
 from txnstore.core.log.visibility import aborted_batches, is_open
@@ -17,39 +18,22 @@ from txnstore.core.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class CleanPlan:
-    """The clean of one partition.
+class CleanPlan(Plan):
+    """The clean of one partition: of all batches below ``clean_until``. Only committed records supersede one (CMP-05).
 
     Attributes:
-        removed: The batches that the clean replaces: all below ``clean_until``.
-        sources: Those of committed records, from the log start on. Only they can supersede a record (CMP-05).
         clean_until: The cleaner checkpoint after the clean.
         dirty_bytes: The size of the batches that no clean has covered.
         dirty_ratio: Their share of the bytes to clean.
         dirty_from: The first offset that no clean has covered.
         past_hw: Whether the batches are above the transactional high-watermark, between records that are undecided.
-        revision: The revision of the partition that this was planned at; None: not checked.
     """
 
-    tp: TopicPartition
-    removed: tuple[Batch, ...]
-    sources: tuple[Slice, ...]
     clean_until: int
     dirty_bytes: float
     dirty_ratio: float
     dirty_from: int
     past_hw: bool = False
-    revision: int | None = None
-
-    @property
-    def removed_bytes(self) -> int:
-        """The size of the segments that the clean replaces, in bytes."""
-        return sum(batch.size for batch in self.removed)
-
-    @property
-    def aborted(self) -> int:
-        """The number of aborted batches, which are dropped unread (CMP-06)."""
-        return len(self.removed) - len(self.sources)
 
     def has_expired_tombstones(self, now: int) -> bool:
         """Whether a source has a tombstone that may be removed at ``now``."""
@@ -114,7 +98,7 @@ def plan_past_hw(
     now: int,
     *,
     force: bool = False,
-    settled: Collection[str] = (),
+    known_clean: Collection[str] = (),
 ) -> list[CleanPlan]:
     """Plan cleans above the transactional high-watermark, the LSO (CMP-03, CMP-04).
 
@@ -127,7 +111,7 @@ def plan_past_hw(
         config: The settings of its topic.
         now: The time in ms.
         force: Clean also if few batches of a run are new.
-        settled: The keys of :class:`SettledSegments`: they are not new.
+        known_clean: The keys of :class:`KnownClean`: they are not new.
     """
     is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
     runs: list[list[Batch]] = [[]]
@@ -140,7 +124,7 @@ def plan_past_hw(
             runs[-1].append(batch)
     plans = []
     for run in filter(None, runs):
-        new = [batch for batch in run if batch.layout is Layout.APPENDED and batch.segment.key not in settled]
+        new = [batch for batch in run if batch.layout is Layout.APPENDED and batch.segment.key not in known_clean]
         dirty = sum(batch.size for batch in new)
         ratio = dirty / sum(batch.size for batch in run)
         sources = tuple(whole_batch(tp, batch) for batch in run if not is_aborted(batch))
@@ -150,7 +134,7 @@ def plan_past_hw(
     return [replace(plan, revision=partition.revision) for plan in plans]
 
 
-class SettledSegments:
+class KnownClean:
     """The segments above the LSO in which a clean found nothing to remove.
 
     Such a clean changes nothing in the log: neither the batches nor the checkpoint tell of it. A compactor that works

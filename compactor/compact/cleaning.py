@@ -78,19 +78,22 @@ def clean(
     def job(topic: CatalogTopic, plan: CleanPlan) -> Job[Cleaned]:
         return partial(_clean, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory)
 
-    jobs = (((topic, plan, time_of_upload(connection, plan.tp)), job(topic, plan)) for topic, plan in plans)
+    def started(plan: CleanPlan) -> int:
+        return time_of_upload(connection.runtime, connection.chains, plan.tp)
+
+    jobs = (((topic, plan, started(plan)), job(topic, plan)) for topic, plan in plans)
     results: dict[TopicPartition, list[CleanResult]] = {}
-    replacements = Replacements(connection)
-    for (topic, plan, started), upload in engine.run(jobs):
+    replacements = Replacements.of(connection)
+    for (topic, plan, begun), upload in engine.run(jobs):
         try:
-            result = CleanResult(plan) if options.dry_run else _replace(topic, plan, started, upload, replacements)
+            result = CleanResult(plan) if options.dry_run else _replace(topic, plan, begun, upload, replacements)
         except PARTIAL as error:
             failures.clean(plan.tp, error)
             continue
         results.setdefault(plan.tp, []).append(result)
         without_effect = plan.past_hw and not (options.dry_run or result.conflict or result.done.changed)
-        if options.settled is not None and without_effect:
-            options.settled.add(plan)
+        if options.known_clean is not None and without_effect:
+            options.known_clean.add(plan)
     return results
 
 
@@ -103,8 +106,8 @@ def _plans(
     if plan is not None:
         yield plan
     if options.past_hw:
-        settled = options.settled.keys_of(tp, log) if options.settled is not None else ()
-        yield from plan_past_hw(tp, log, config, now, force=options.force, settled=settled)
+        known_clean = options.known_clean.keys_of(tp, log) if options.known_clean is not None else ()
+        yield from plan_past_hw(tp, log, config, now, force=options.force, known_clean=known_clean)
 
 
 def _is_compacted(topic: CatalogTopic) -> bool:

@@ -12,8 +12,9 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.compact.cleaning import CleanResult, TopicLog, clean
 from txnstore.compactor.compact.failures import PARTIAL, Failures
 from txnstore.compactor.compact.lease import CompactionLease
-from txnstore.compactor.compact.merge import merge
-from txnstore.compactor.compact.merge_plan import MergePlan, plan_merges
+from txnstore.compactor.compact.merge import Merged, merge, replacement
+from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.compactor.compact.on_request import plan_merges
 from txnstore.compactor.compact.options import CompactionOptions
 from txnstore.compactor.compact.replacements import Replacements
 from txnstore.compactor.compact.report import CompactionProgress, CompactionReport, PartitionCompaction, Progress
@@ -23,11 +24,9 @@ from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
 from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.model import Partition
 from txnstore.core.log.released import is_released
 from txnstore.core.log.retention import with_log_start
-from txnstore.core.log.sums import ConservedSums
-from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
@@ -39,9 +38,6 @@ _LOG = logging.getLogger(__name__)
 
 #: The maximum size of a merged segment in the Arrow format, even if ``segment.bytes`` is larger: it is read whole.
 MAX_ARROW_BYTES = 128 << 20
-
-#: The batches that replace the sources of a merge, and the sums of their records; nothing for sources without records.
-Merged = tuple[tuple[Batch, ...], ConservedSums | None]
 
 
 def compact(
@@ -290,7 +286,7 @@ class _Compaction:
         ]
         total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
         results = {tp: cleaned.get(tp, _unchanged(tp, log)) for _, tp, log, plans in work if plans or tp in cleaned}
-        done, replacements = 0, Replacements(self._connection)
+        done, replacements = 0, Replacements.of(self._connection)
         for (topic, plan, started), upload in self._engine.run(self._merge_jobs(work)):
             result = results[plan.tp]
             try:
@@ -310,9 +306,11 @@ class _Compaction:
         self, work: Iterable[tuple[CatalogTopic, TopicPartition, Partition, list[MergePlan]]]
     ) -> Iterator[tuple[tuple[CatalogTopic, MergePlan, int], Job[Merged]]]:
         """The jobs that upload merged segments, each with its topic, its plan and the time from which on it uploads."""
+        connection = self._connection
         for topic, tp, _, plans in work:
             for plan in plans:
-                yield (topic, plan, time_of_upload(self._connection, tp)), partial(_merged, topic=topic, plan=plan)
+                started = time_of_upload(connection.runtime, connection.chains, tp)
+                yield (topic, plan, started), partial(_merged, topic=topic, plan=plan)
 
 
 def _log(report: CompactionReport, failed: int) -> None:
@@ -399,10 +397,8 @@ def _with_plan(result: PartitionCompaction, plan: MergePlan) -> PartitionCompact
 
 
 def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: CatalogTopic, plan: MergePlan) -> Merged:
-    if not plan.sources:
-        return (), None
-    batch, sums = merge(objects, pool, runtime, topic, plan)
-    return (batch,), sums
+    (merged,) = merge(objects, pool, runtime, topic=topic, plans=[plan])
+    return merged
 
 
 def _with_merge(
@@ -414,13 +410,8 @@ def _with_merge(
     replacements: Replacements,
 ) -> PartitionCompaction:
     """Upload a merged segment and replace its sources; returns the result with it."""
-
-    def command(merged: Merged) -> ReplaceSegments:
-        added, sums = merged
-        return ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums, revision=plan.revision)
-
     try:
-        added, _ = replacements.replace(topic, plan, upload, command)
+        added, _ = replacements.replace(topic, plan, upload, lambda merged: replacement(plan, merged, started))
     except CompactionConflictError as error:
         _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)

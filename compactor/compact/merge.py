@@ -1,116 +1,198 @@
-"""Executes a planned merge: reads the source segments and uploads the merged one."""
+"""Executes merges: reads the sources of plans, and uploads their records as one segment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
-from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
+from txnstore.compactor.compact.encoding import BackgroundQueue, begin
+from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.compactor.compact.sources import Numbers, RowOrder, read_sources
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch, Layout
+from txnstore.core.log.model import Batch, Layout, Segment
 from txnstore.core.log.sums import ConservedSums, Sums
-from txnstore.errors import CorruptionError
-from txnstore.read.readahead import read_ahead
+from txnstore.core.maintenance import ReplaceSegments
 from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
-from txnstore.segment.sums import RunningSums
+from txnstore.segment.sums import Sizes, Words, row_hashes, total
 from txnstore.storage.base import ObjectStore
+from txnstore.threads import Task
+
+#: The least size in bytes of a row group that ends where the rows of a plan end.
+_PART_BYTES = 128 << 10
+
+#: What takes the place of the batches of a plan: a batch and the sums of its records; nothing without records.
+Merged: TypeAlias = tuple[tuple[Batch, ...], ConservedSums | None]
 
 
 def merge(
-    objects: ObjectStore, pool: Executor, runtime: Runtime, topic: CatalogTopic, plan: MergePlan
-) -> tuple[Batch, ConservedSums]:
-    """Upload the records of a plan's sources as one segment.
+    objects: ObjectStore,
+    pool: Executor,
+    runtime: Runtime,
+    *,
+    topic: CatalogTopic,
+    plans: Sequence[MergePlan],
+    memory: Memory = Memory(),  # noqa: B008 - immutable
+    check: Callable[[], object] = lambda: None,
+) -> list[Merged]:
+    """Upload the records of all plans as one segment, in their order.
 
-    Costs one GET per source, concurrent and ahead of use, then one PUT under a unique name; large sources are read by
-    row group. Memory holds one row group, what is read ahead, and up to 32 MiB of rows that wait to be encoded: a large
-    merged segment is in a temporary file. The segment contains ``_offset`` and ``_timestamp`` of each record, then the
-    columns of the topic's current schema. Offsets do not change (CMP-01).
+    Costs one GET per object of the sources, concurrent and ahead of use, then one PUT under a unique name, unless no
+    plan has sources; large sources are read by row group. Memory holds some row groups, what is read ahead, and with
+    many threads up to 32 MiB of rows that wait to be encoded: a large segment is in a temporary file. The segment has
+    ``_offset`` and ``_timestamp`` of each record, ``_partition`` if several plans have records, then the columns of the
+    topic. Offsets do not change (CMP-01).
+
+    Args:
+        pool: Fetches, decodes, hashes and encodes concurrently.
+        runtime: Names the segment.
+        topic: The topic of all plans.
+        memory: How much is in memory at a time.
+        check: Called from time to time; what it raises ends the merge, and nothing is uploaded.
 
     Returns:
-        The batch that can replace the sources, and the sums of its records.
+        For each plan what can replace its batches.
 
     Raises:
         CorruptionError: A source differs from its description in the chain; nothing was uploaded.
         NoSpaceError: There is no space left for the temporary file.
     """
-    config = topic_writer(topic).config
-    encoded, sums, first, last = _encode(objects, pool, topic, plan, config.segment_format, config.compression)
-    key = keys.segment(plan.tp.topic, plan.tp.partition, runtime.new_id(), config.segment_format)
-    objects.put(key, encoded.data)
-    batch = Batch(
-        base_offset=plan.base_offset,
-        limit=plan.limit,
-        records=encoded.rows,
-        segment=encoded.segment(key, explicit_offsets=True),
-        min_timestamp=first,
-        max_timestamp=last,
-        appended_at=max(source.batch.appended_at for source in plan.sources),
-    )
-    return batch, ConservedSums(sums, Sums(), (sums,))
+    merges = [_Merge(plan) for plan in plans]
+    with_rows = [each for each in merges if each.plan.sources]
+    if with_rows:
+        tp, config = with_rows[0].plan.tp, topic_writer(topic).config
+        encoded = _encode(objects, pool, topic, with_rows, memory, check)
+        key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
+        objects.put(key, encoded.data)
+        segment, first_row = encoded.segment(key, explicit_offsets=True), 0
+        for each in with_rows:
+            each.place(segment, first_row)
+            first_row += each.order.rows
+    return [each.merged for each in merges]
+
+
+def replacement(plan: MergePlan, merged: Merged, uploaded_at: int) -> ReplaceSegments:
+    """The command that replaces the batches of a plan."""
+    added, sums = merged
+    return ReplaceSegments(plan.tp, plan.removed, added, uploaded_at, sums=sums, revision=plan.revision)
+
+
+class _Merge:
+    """The rows of a plan, which are added in order.
+
+    Attributes:
+        merged: See :data:`Merged`; set by :meth:`place`.
+    """
+
+    def __init__(self, plan: MergePlan) -> None:
+        self.plan, self.order = plan, RowOrder(plan.tp, plan.sources)
+        self.sums = Sums()
+        self._oldest: list[int] = []
+        self._newest: list[int] = []
+        self.merged: Merged = (), None
+
+    def add(self, offsets: Numbers, times: Numbers) -> None:
+        """Add rows; raises :class:`CorruptionError` if the chain does not describe them."""
+        self.order.add(offsets)
+        self._oldest.append(int(times.min()))
+        self._newest.append(int(times.max()))
+
+    def place(self, segment: Segment, first_row: int) -> None:
+        """Note where its rows begin in the segment."""
+        batch = Batch(
+            base_offset=self.plan.base_offset,
+            limit=self.plan.limit,
+            records=self.order.rows,
+            segment=segment,
+            min_timestamp=min(self._oldest),
+            max_timestamp=max(self._newest),
+            first_row=first_row,
+            appended_at=max(source.batch.appended_at for source in self.plan.sources),
+        )
+        self.merged = (batch,), ConservedSums(self.sums, Sums(), (self.sums,))
 
 
 def _encode(
     objects: ObjectStore,
     pool: Executor,
     topic: CatalogTopic,
-    plan: MergePlan,
-    fmt: str,
-    compression: str,
-) -> tuple[EncodedSegment, Sums, int, int]:
-    """The merged segment, the sums of the records, and their minimum and maximum timestamp in milliseconds."""
-    columns = Columns.of_segments(topic, Layout.MERGED, conserves=True)
-    ranges: list[tuple[int, int]] = []
-    sums = RunningSums(pool)
-    for_table = topic_writer(topic).config.has_table
+    merges: Sequence[_Merge],
+    memory: Memory,
+    check: Callable[[], object],
+) -> EncodedSegment:
+    """The rows of all plans as one segment."""
+    config = topic_writer(topic).config
+    layout = Layout.MERGED if len(merges) == 1 else Layout.MERGED_SHARED
+    columns = Columns.of_segments(topic, layout, conserves=True)
+    sources = [source for each in merges for source in each.plan.sources]
+    fmt, compression = config.segment_format, topic_writer(topic).compression
+    hashes = _Hashes(pool, memory)
+    number = 0  # Of the plan of the next row.
     with (
-        SegmentWriter(columns.schema, fmt, compression, for_table=for_table) as writer,
-        BackgroundQueue(pool) as writing,
+        SegmentWriter(
+            columns.schema, fmt, compression, row_group_bytes=memory.rows, for_table=config.has_table
+        ) as writer,
+        BackgroundQueue(pool, memory) as writing,
     ):
-        at = plan.base_offset - 1
-        for table in in_blocks(read_ahead(objects, pool, [*plan.sources], columns, together=True)):
-            at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
-            ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
-            sums.add(table)
-            writing.run(partial(writer.append, table), table.nbytes)
+        for table in read_sources(objects, pool, sources, columns, memory):
+            check()
+            offsets = table.column(OFFSET_FIELD.name).to_numpy()
+            times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
+            parts: list[tuple[_Merge, slice]] = []
+            start = 0
+            while start < table.num_rows:
+                each = merges[number]
+                rows = slice(start, min(table.num_rows, start + each.order.missing))
+                each.add(offsets[rows], times[rows])
+                parts.append((each, rows))
+                number, start = number + (not each.order.missing), rows.stop
+            hashes.add(table, parts)
+            ends = [rows.stop for each, rows in parts if not each.order.missing and each is not merges[-1]]
+            writing.run(partial(_append, writer, table, ends), table.nbytes)
+            del table, offsets, times  # Else they are in memory while the next rows are decoded.
         writing.wait()
-        encoded = writer.finish()
-    if encoded.rows != plan.records or encoded.rows == 0:
-        msg = (
-            f"{_segments(plan)} of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} have "
-            f"{encoded.rows} records; expected {plan.records}"
-        )
-        raise CorruptionError(msg)
-    return encoded, sums.total(), min(first for first, _ in ranges), max(last for _, last in ranges)
+        for each in merges:
+            each.order.end()
+        hashes.collect()
+        return writer.finish()
 
 
-def _segments(plan: MergePlan) -> str:
-    """The segments of a plan, for an error; not all, since there may be thousands."""
-    keys = [source.batch.segment.key for source in plan.sources]
-    return f"the segments {keys[0]} to {keys[-1]}" if keys else "the segments"
+def _append(writer: SegmentWriter, table: pa.Table, ends: Sequence[int]) -> None:
+    """Encode rows; the row groups end where the rows of a plan end, so that a reader of one decodes little more."""
+    start = 0
+    for end in ends:
+        writer.append(table.slice(start, end - start))
+        writer.end_row_group(_PART_BYTES)
+        start = end
+    if start < table.num_rows:
+        writer.append(table.slice(start))
 
 
-def _check_order(plan: MergePlan, offsets: pa.ChunkedArray, before: int) -> int:
-    """Check that the offsets ascend from after ``before`` and are inside the plan; returns the last one."""
-    values = offsets.to_numpy()
-    first, last = int(values[0]), int(values[-1])
-    if first <= before or last >= plan.limit or (values[1:] <= values[:-1]).any():
-        msg = (
-            f"one of {_segments(plan)} of {plan.tp} has the offsets {first} to {last} out of order; expected ascending "
-            f"offsets after {before} and below {plan.limit}"
-        )
-        raise CorruptionError(msg)
-    return last
+class _Hashes:
+    """Hashes tables for the sums of merges, beside what the caller does next; one at a time, so that few are kept."""
 
+    def __init__(self, pool: Executor, memory: Memory) -> None:
+        self._pool, self._memory = pool, memory
+        self._task: Task[tuple[Words, Sizes]] | None = None
+        self._parts: list[tuple[_Merge, slice]] = []
 
-def _range(timestamps: pa.ChunkedArray) -> tuple[int, int]:
-    ends = pc.min_max(timestamps.cast(pa.int64()))
-    return ends["min"].as_py(), ends["max"].as_py()
+    def add(self, table: pa.Table, parts: list[tuple[_Merge, slice]]) -> None:
+        self.collect()
+        self._task, self._parts = begin(self._pool, self._memory, partial(row_hashes, table)), parts
+
+    def collect(self) -> None:
+        """Add what was hashed to the sums."""
+        task, self._task = self._task, None
+        if task is not None:
+            hashes, sizes = task.result()
+            for each, rows in self._parts:
+                each.sums += total(hashes[rows], sizes[rows])

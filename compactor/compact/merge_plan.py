@@ -1,46 +1,53 @@
-"""Plans the compaction of a partition from the state of its chain; no I/O.
+"""What the plans of merges and cleans share: which batches may become one, and what replaces them; no I/O.
 
-The planner divides the log below the last stable offset into runs of adjacent batches; each run becomes one merged
-segment. A batch that is already large ends a run. Aborted batches do not count towards the size, because they are
-dropped without being read.
+:mod:`txnstore.compactor.compact.on_request` plans what a compaction of a partition merges,
+:mod:`txnstore.compactor.compact.small_commits` what a process merges in its background.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.compactor.compact.ages import period
-from txnstore.core.log.model import Batch, Partition, Segment
+from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.slices import Slice, whole_batch
 from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.model import TopicPartition
-from txnstore.tables.plan import DIRECT
 
-#: A first segment this many times as large as all others of its run is left out, so that repeated compactions do not
-#: rewrite the largest segment each time for a few new records.
-_DOMINANT = 4
-#: A segment below this size, in bytes, is always merged: rewriting it costs less than reading one more object.
-_SMALL = 1 << 20
+#: ``retention.ms`` has this many periods. A compaction makes records outlive their retention by one of them at most.
+PERIODS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class MergePlan:
-    """One replacement of adjacent batches.
+class Plan:
+    """The replacement of adjacent batches of a partition, by a merge or a clean.
 
     Attributes:
-        removed: The batches to replace, adjacent in the log.
-        sources: The removed batches without the aborted ones, to be merged; if empty, the batches are only removed.
+        removed: The batches to replace.
+        sources: What is read: the removed batches without the aborted ones, which are dropped unread (CMP-06).
         revision: The revision of the partition that this was planned at; None: not checked.
     """
 
     tp: TopicPartition
     removed: tuple[Batch, ...]
     sources: tuple[Slice, ...]
-    revision: int | None = None
+    revision: int | None = field(default=None, kw_only=True)
+
+    @property
+    def removed_bytes(self) -> int:
+        """The size of all removed segments in bytes, including aborted ones."""
+        return sum(batch.size for batch in self.removed)
+
+    @property
+    def aborted(self) -> int:
+        """The number of aborted batches."""
+        return len(self.removed) - len(self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan(Plan):
+    """A merge of adjacent batches into one; without sources, they are only removed."""
 
     @property
     def base_offset(self) -> int:
@@ -62,123 +69,71 @@ class MergePlan:
         """The size of the sources in bytes."""
         return sum(source.batch.size for source in self.sources)
 
-    @property
-    def removed_bytes(self) -> int:
-        """The size of all removed segments in bytes, including aborted ones."""
-        return sum(batch.size for batch in self.removed)
 
-    @property
-    def aborted(self) -> int:
-        """The number of aborted batches."""
-        return len(self.removed) - len(self.sources)
-
-
-def plan_merges(
-    tp: TopicPartition,
-    partition: Partition,
-    target_bytes: int,
-    min_segments: int = 2,
-    config: TopicConfig | None = None,
-    released: Callable[[Segment], bool] = lambda _: False,
-) -> list[MergePlan]:
-    """Plan the replacements of a compaction of a partition.
-
-    Only batches entirely below the last stable offset take part (CMP-02). Aborted batches are always removed (CMP-06).
+class LogOfMerges:
+    """A log whose batches are to be merged.
 
     Args:
-        partition: Its log.
-        target_bytes: The maximum size of the sources of a merge. A segment larger than half of it is not merged.
-        min_segments: The minimum number of committed segments of a merge, at least 2.
-        config: The settings of its topic: a merge joins no records that the retention deletes at very different times,
-            and where nothing is to be inlined, or to share a segment, it writes even one such batch to an object of its
-            own. None: all defaults.
-        released: Whether a batch was removed from the object of a segment. Other batches in it are written to objects
-            of their own, so that a vacuum can delete it.
+        config: The settings of its topic.
 
-    Returns:
-        The replacements in offset order.
+    Attributes:
+        is_aborted: Whether a batch is aborted: it is dropped unread.
     """
-    is_aborted = aborted_batches(partition)
-    config = config or TopicConfig()
-    moves = partial(_moves, config=config, released=released)
-    plans: list[MergePlan] = []
-    for run in _runs(partition, is_aborted, target_bytes, config):
-        rest = _without_dominant(run, is_aborted)
-        plans += _unmerged(tp, run[: len(run) - len(rest)], is_aborted, moves)
-        sources = tuple(whole_batch(tp, batch) for batch in rest if not is_aborted(batch))
-        if len(sources) >= max(2, min_segments) or any(moves(source.batch) for source in sources):
-            plans.append(MergePlan(tp, tuple(rest), sources))
-        else:
-            plans += _unmerged(tp, rest, is_aborted, moves)
-    return [replace(plan, revision=partition.revision) for plan in plans]
 
+    def __init__(self, tp: TopicPartition, log: Partition, config: TopicConfig) -> None:
+        self._tp, self._log, self._config = tp, log, config
+        self.is_aborted = aborted_batches(log)
 
-def _runs(
-    partition: Partition, is_aborted: aborted_batches, target_bytes: int, config: TopicConfig
-) -> Iterator[list[Batch]]:
-    """Runs of stable batches with at most ``target_bytes`` of committed data.
+    def runs(self, batches: Iterable[Batch], kind: Callable[[Batch], Hashable]) -> Iterator[list[Batch]]:
+        """Adjacent batches of one kind that may become one batch; those of the kind None stand between runs.
 
-    A large batch is in no run, or if its object has others, or a table cannot use it, in a run of its own, since it may
-    have to move.
-    """
-    run: list[Batch] = []
-    size = latest = 0
-    for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
-        if batch.base_offset < partition.log_start or batch.limit > partition.last_stable_offset:
-            continue
-        weight = 0 if is_aborted(batch) else batch.size
-        # Cleaned segments with tombstones stay as they are: a merge would lose their delete horizons.
-        large = 2 * weight > target_bytes or batch.delete_horizon is not None
-        # A batch is clean or dirty as a whole.
-        if run and run[-1].base_offset < partition.clean_until <= batch.base_offset:
+        A batch is clean or dirty as a whole, no record outlives its retention because it is merged with later ones, and
+        a cleaned segment with tombstones stays, because a merge would lose their delete horizons.
+        """
+        run: list[Batch] = []
+        of_run: Hashable = None
+        latest: int | None = None
+        for batch in batches:
+            own_kind = kind(batch) if batch.delete_horizon is None else None
+            own = period(batch, self._config) if not self.is_aborted(batch) else None
+            crosses = bool(run) and run[-1].base_offset < self._log.clean_until <= batch.base_offset
+            later = own is not None and latest is not None and own > latest
+            if run and (own_kind != of_run or crosses or later):
+                yield run
+                run, latest = [], None
+            if own_kind is not None:
+                run.append(batch)
+                of_run, latest = own_kind, own if latest is None else latest
+        if run:
             yield run
-            run, size = [], 0
-        later = weight > 0 and period(batch, config) > latest
-        if run and (large or size + weight > target_bytes or (size and later)):
-            yield run
-            run, size = [], 0
-        if weight and not size:
-            latest = period(batch, config)
-        if not large:
-            run.append(batch)
-            size += weight
-        elif not batch.alone or batch.segment.is_range or (config.has_table and not DIRECT.opens(batch)):
-            yield [batch]
-    if run:
-        yield run
+
+    def plan(self, run: Iterable[Batch]) -> MergePlan:
+        """The replacement of a run by the records of its batches that are not aborted."""
+        removed = tuple(run)
+        sources = tuple(whole_batch(self._tp, batch) for batch in removed if not self.is_aborted(batch))
+        return MergePlan(self._tp, removed, sources, revision=self._log.revision)
 
 
-def _without_dominant(run: list[Batch], is_aborted: aborted_batches) -> list[Batch]:
-    """The run without leading segments that are much larger than all segments after them together."""
-    first, remaining = 0, sum(batch.size for batch in run if not is_aborted(batch))
-    for at, batch in enumerate(run):
-        if is_aborted(batch):
-            continue
-        remaining -= batch.size
-        if batch.size <= max(_SMALL, _DOMINANT * remaining):
-            break
-        first = at + 1
-    return run[first:]
+def period(batch: Batch, config: TopicConfig) -> int:
+    """The number of the period with the newest record of a batch; the same for all without a retention by age.
 
-
-def _unmerged(
-    tp: TopicPartition, batches: list[Batch], is_aborted: aborted_batches, moves: Callable[[Batch], bool]
-) -> Iterator[MergePlan]:
-    """The plans for batches that are not merged: aborted ones go, in adjacent groups, and some ranges move."""
-    for aborted, group in groupby(batches, key=is_aborted):
-        if aborted:
-            yield MergePlan(tp, tuple(group), ())
-        else:
-            yield from (MergePlan(tp, (batch,), (whole_batch(tp, batch),)) for batch in group if moves(batch))
-
-
-def _moves(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool]) -> bool:
-    """Whether a batch is written to an object of its own, though it is merged with no other one.
-
-    It is in an object with others, or a table cannot use its segment.
+    A batch goes when its newest record is old enough, after all batches before it. So a batch lives no longer if one of
+    an earlier period is joined to it, and not much longer if it is one of the same period. A joined batch is of the
+    same period again: later compactions do not add up.
     """
-    if config.has_table and not DIRECT.opens(batch):
-        return True
-    limit = config.inline_bytes if batch.segment.inlined else config.segment_own_bytes
-    in_company = batch.segment.is_range or not batch.alone
-    return in_company and ((batch.shared and limit == 0) or released(batch.segment))
+    if not config.deletes or config.retention_ms < 0:
+        return 0
+    return batch.max_timestamp // max(1, config.retention_ms // PERIODS)
+
+
+def by_period(sources: Iterable[Slice], config: TopicConfig) -> list[tuple[Slice, ...]]:
+    """The sources of each batch that a compaction may write, in order."""
+    groups: list[list[Slice]] = []
+    latest = 0
+    for source in sources:
+        own = period(source.batch, config)
+        if not groups or own > latest:
+            groups.append([])
+            latest = own
+        groups[-1].append(source)
+    return [tuple(group) for group in groups]

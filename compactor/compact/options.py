@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from txnstore.compactor.compact.clean_plan import SettledSegments
+from txnstore.compactor.compact.clean_plan import KnownClean
 from txnstore.compactor.compact.memory import DEFAULT_MEMORY, MIN_MEMORY, Memory
 from txnstore.compactor.compact.report import PartitionCompaction, Progress
 from txnstore.core.model import TopicPartition
@@ -36,8 +36,8 @@ class CompactionOptions:
         memory_limit: The memory of a clean in bytes; None: 1 GiB.
         past_hw: Clean also above the transactional high-watermark, around what is undecided.
         choose: Chooses the partitions to clean and merge. Retention applies to all.
-        settled: The segments above the transactional high-watermark that cleans do not read again, because an earlier
-            clean found nothing to remove; this compaction adds its own. None: each clean reads all that is due.
+        known_clean: The segments above the transactional high-watermark that cleans do not read again, because an
+            earlier clean found nothing to remove; this compaction adds its own. None: each clean reads all that is due.
     """
 
     target_bytes: int | None = None
@@ -49,7 +49,7 @@ class CompactionOptions:
     memory_limit: int | None = None
     past_hw: bool = False
     choose: Choose = all_free
-    settled: SettledSegments | None = None
+    known_clean: KnownClean | None = None
 
     def __post_init__(self) -> None:
         if self.target_bytes is not None:

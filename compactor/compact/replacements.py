@@ -6,18 +6,17 @@ compactor's own replacements raise the revision, too; they make none of its othe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from txnstore.compactor.compact.clean_plan import CleanPlan
+from txnstore.chain.chains import Chains
 from txnstore.compactor.compact.failures import RefusedObjectError
-from txnstore.compactor.compact.merge_plan import MergePlan
-from txnstore.compactor.outdated import refusal
+from txnstore.compactor.compact.merge_plan import Plan
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.maintenance import ReplaceSegments, check_revision, check_version
-from txnstore.core.model import TopicPartition
+from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments, check_revision, check_version
+from txnstore.core.model import Command, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.errors import (
     CompactionConflictError,
@@ -25,25 +24,42 @@ from txnstore.errors import (
     NoSpaceError,
     StorageError,
     StorageFullError,
+    TxnStoreError,
     UnknownTopicOrPartitionError,
 )
 from txnstore.read.reader import is_missing, is_newer
 
 T = TypeVar("T")
 
+#: Commits commands, together where that is possible; returns the answer, or the error, of each.
+SubmitAll: TypeAlias = Callable[[Sequence[Command]], Sequence[Any]]
+
 
 class Replacements:
-    """Commits the replacements of one compactor, and knows the revisions that they have made."""
+    """Commits the replacements of one compactor, and knows the revisions that they have made.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    Args:
+        submit_all: Commits them.
+    """
+
+    def __init__(self, chains: Chains, submit_all: SubmitAll) -> None:
+        self._chains, self._submit_all = chains, submit_all
         #: The revision of each partition after this compactor's own last replacement in it.
         self._own: dict[TopicPartition, int] = {}
+
+    @classmethod
+    def of(cls, connection: Connection) -> Replacements:
+        """Those of a compaction, which waits for each."""
+
+        def submit_all(commands: Sequence[Command]) -> Sequence[Any]:
+            return connection.submit_all([(command, None) for command in commands])
+
+        return cls(connection.chains, submit_all)
 
     def replace(
         self,
         topic: CatalogTopic,
-        plan: CleanPlan | MergePlan,
+        plan: Plan,
         upload: Callable[[], T],
         command: Callable[[T], ReplaceSegments],
     ) -> T:
@@ -63,61 +79,83 @@ class Replacements:
             CorruptionError: A source is damaged, or missing although the log still contains all of them.
             RefusedObjectError: The storage fails for a source or an upload, but not for the chain.
         """
+        self.check(topic, plan)
         try:
-            self._check(topic, plan)
-            result = self._uploaded(upload)
-            self._submit(topic, command(result))
+            result = upload()
         except CorruptionError as error:
-            if is_newer(error):
-                raise refusal(self._connection.chains, topic, error) from error
-            # 1. Another compactor replaces a source. 2. After the grace period, a vacuum deletes the object. 3. This
-            # compactor, slow or suspended, reads it and finds it missing: that is no damage.
-            if is_missing(error) and self._is_overtaken(plan):
-                raise CompactionConflictError(str(error)) from error
-            raise
-        return result
-
-    def _uploaded(self, upload: Callable[[], T]) -> T:
-        """What ``upload`` returns. A failure is that of its objects only if the storage still answers."""
-        try:
-            return upload()
+            reason = self.reason(topic, [plan], error)
+            if reason is error:
+                raise
+            raise reason from error
         except (NoSpaceError, StorageFullError):
             raise
-        except StorageError as error:
-            self._connection.view()
+        except StorageError as error:  # It is one of these objects only if the storage still answers.
+            self._chains.view()
             raise RefusedObjectError(str(error)) from error
+        for refusal in self.submit(topic, [command(result)]).values():
+            raise refusal
+        return result
 
-    def _check(self, topic: CatalogTopic, plan: CleanPlan | MergePlan) -> None:
+    def check(self, topic: CatalogTopic, plan: Plan) -> None:
         """Check a plan against what this process knows of the chains, without a request, before its segments are read.
 
         Raises:
             CompactionConflictError: Another process has replaced or deleted batches, or altered the topic, since then.
         """
-        chains, tp = self._connection.chains, plan.tp
+        chains, tp = self._chains, plan.tp
         check_version(chains[CATALOG].state, tp, topic.topic_id, topic.version)
         state = chains[chain_of_partition(tp, len(chains))].state
         check_revision(tp, state.partitions.get(tp), self._own.get(tp, plan.revision))
 
-    def _submit(self, topic: CatalogTopic, command: ReplaceSegments) -> None:
-        """Commit a replacement, at the revision of this compactor's last one.
+    def submit(self, topic: CatalogTopic, commands: Iterable[ReplaceSegments]) -> dict[TopicPartition, TxnStoreError]:
+        """Commit replacements, at the revisions of this compactor's last ones: all of a partition, or none.
 
-        Raises:
-            CompactionConflictError: Another process has replaced or deleted batches, or altered the topic or begun to
-                delete it, since then.
+        Returns:
+            Why the partitions were refused that were. A :class:`CompactionConflictError`: another process has replaced
+            or deleted batches, or altered the topic or begun to delete it, since the plan was made.
         """
-        revision = self._own.get(command.tp, command.revision)
-        command = replace(command, revision=revision, topic_id=topic.topic_id, topic_version=topic.version)
-        try:
-            self._own[command.tp] = self._connection.submit(command)
-        except UnknownTopicOrPartitionError as error:  # The chain has closed the topic, and takes no newer copy of it.
-            raise CompactionConflictError(f"topic {topic.name!r} is being deleted: {error}") from error
+        runs: dict[TopicPartition, list[ReplaceSegments]] = {}
+        for command in commands:
+            revision = self._own.get(command.tp, command.revision)
+            command = replace(command, revision=revision, topic_id=topic.topic_id, topic_version=topic.version)
+            runs.setdefault(command.tp, []).append(command)
+        asked = [own[0] if len(own) == 1 else ReplaceRuns(tuple(own)) for own in runs.values()]
+        refused: dict[TopicPartition, TxnStoreError] = {}
+        for tp, answer in zip(runs, self._submit_all(asked), strict=True):
+            if isinstance(answer, UnknownTopicOrPartitionError):  # The chain has closed it, and takes no newer copy.
+                refused[tp] = CompactionConflictError(f"topic {topic.name!r} is being deleted: {answer}")
+            elif isinstance(answer, TxnStoreError):
+                refused[tp] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                self._own[tp] = answer
+        return refused
 
-    def _is_overtaken(self, plan: CleanPlan | MergePlan) -> bool:
+    def reason(
+        self, topic: CatalogTopic, plans: Iterable[Plan], error: CorruptionError
+    ) -> CompactionConflictError | CorruptionError:
+        """Why sources of plans could not be read: damage, or another process has altered the topic or replaced them.
+
+        1. Another compactor replaces a source. 2. After the grace period, a vacuum deletes the object. 3. This
+        compactor, slow or suspended, reads it and finds it missing: that is no damage. Nor is a column that the topic
+        of the plan does not know, if the topic was altered since: who wrote the source has read the catalog before.
+        Costs a GET for the catalog, or for each chain.
+        """
+        if is_newer(error):
+            now = self._chains[CATALOG].refresh().topics.get(topic.name)
+            if now is None or (now.topic_id, now.version) != (topic.topic_id, topic.version):
+                return CompactionConflictError(f"topic {topic.name!r} was altered since the plan was made: {error}")
+        elif is_missing(error) and any(self._is_overtaken(plan) for plan in plans):
+            return CompactionConflictError(str(error))
+        return error
+
+    def _is_overtaken(self, plan: Plan) -> bool:
         """Whether the log no longer contains the batches of a plan, so that a vacuum may have deleted a source.
 
         A plan without batches reads nothing, so nothing of it can be missing.
         """
-        log = self._connection.view().log(plan.tp)
+        log = self._chains.view().log(plan.tp)
         if log is None or not plan.removed:
             return log is None
         return tuple(log.batches.overlapping(plan.removed[0].base_offset, plan.removed[-1].limit)) != plan.removed

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 
-from txnstore.compactor.compact.clean_plan import SettledSegments
+from txnstore.compactor.compact.clean_plan import KnownClean
 from txnstore.compactor.compact.compaction import compact_sound
 from txnstore.compactor.compact.failures import Failures
 from txnstore.compactor.compact.options import CompactionOptions
@@ -105,8 +105,8 @@ def watch(
         check_integer("rounds", rounds, 1)
     connection.check_writable("it cannot be compacted")
     connection.check_rights(CLUSTER_ACTION)
-    settled = SettledSegments() if past_hw else None
-    options = CompactionOptions(memory_limit=memory_limit, past_hw=past_hw, settled=settled)
+    known_clean = KnownClean() if past_hw else None
+    options = CompactionOptions(memory_limit=memory_limit, past_hw=past_hw, known_clean=known_clean)
     return _Rounds(connection, topic, max_bytes, options).run(interval, rounds)
 
 

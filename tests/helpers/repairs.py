@@ -22,7 +22,7 @@ def _sample() -> dict[str, bytes]:
     clock = ManualClock()
     objects = MemoryStore(clock=clock)
     store = new_store(clock, objects)
-    connection_of(store).settle_later = None  # Each record stays in its entry.
+    connection_of(store).merge_later = None  # Each record stays in its entry.
     store.create_topic("t")
     for number in range(RECORDS):
         commit(store, [b"%d" % number])

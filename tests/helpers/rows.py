@@ -29,13 +29,14 @@ _OLD = pa.schema([pa.field("n", pa.int32()), *list(SCHEMA)[1:4]])
 #: The greatest time of a batch: that of a row without one.
 LATEST = 90_000
 
-#: ``own``: a segment of one batch; ``parts``: of several; ``merged``: of one, with offsets; ``settled``: of several.
-Layout = Literal["own", "parts", "merged", "settled"]
-LAYOUTS: tuple[Layout, ...] = ("own", "parts", "merged", "settled")
+#: ``own``: a segment of one batch; ``parts``: of several; ``merged``: of one, with offsets; ``merged_parts``: of
+#: several, with them.
+Layout = Literal["own", "parts", "merged", "merged_parts"]
+LAYOUTS: tuple[Layout, ...] = ("own", "parts", "merged", "merged_parts")
 #: A column of the topic, no column, or the time of the append.
 Time = Literal["us", "ms", "i", "none", "append"]
 TIMES: tuple[Time, ...] = ("us", "ms", "i", "none", "append")
-MERGED: tuple[Layout, ...] = ("merged", "settled")
+MERGED: tuple[Layout, ...] = ("merged", "merged_parts")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Made:
 
 def made(case: Case) -> Made:
     """The segment of a case: two batches of partition 1, then one of partition 2; of ``own`` and ``merged`` one."""
-    merged, several = case.layout in MERGED, case.layout in ("parts", "settled")
+    merged, several = case.layout in MERGED, case.layout in ("parts", "merged_parts")
     counts = [(1, 100, 6), (1, 200, 3), (2, 7, 4)] if several else [(1, 100, 6)]
     step = 3 if merged else 1
     rows = [(partition, base + step * row) for partition, base, count in counts for row in range(count)]
@@ -125,7 +126,7 @@ def _table(rows: list[tuple[int, int]], at: list[int | None], case: Case) -> pa.
     }
     stored = [*(_OLD if case.old else SCHEMA)]
     if case.layout in MERGED:
-        place = [PARTITION_FIELD] if case.layout == "settled" else []
+        place = [PARTITION_FIELD] if case.layout == "merged_parts" else []
         stored = [*place, OFFSET_FIELD, TIMESTAMP_FIELD, *stored]
     return pa.Table.from_arrays(
         [pa.array(columns[field.name], field.type) for field in stored], schema=pa.schema(stored)
@@ -178,8 +179,8 @@ def damages() -> Iterator[Damage]:
     for layout in MERGED:
         yield Damage("_offset", layout, "no column _offset", engines=True)
         yield Damage("_timestamp", layout, "no column _timestamp")
-    yield Damage("_partition", "settled", "no column _partition", engines=True)
-    yield Damage("another partition", "settled", "another partition")
+    yield Damage("_partition", "merged_parts", "no column _partition", engines=True)
+    yield Damage("another partition", "merged_parts", "another partition")
     for layout in LAYOUTS:
         yield Damage("unknown column", layout, "unknown column", verified=False)
         yield Damage("a row too few", layout, "rows; expected")

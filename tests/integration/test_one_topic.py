@@ -18,7 +18,7 @@ from tests.helpers.cli import Cli
 from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.gateway import serving
-from tests.helpers.settling import settle_quietly
+from tests.helpers.merging import merge_quietly
 from tests.helpers.tables import EngineObjects, newest, table_rows
 from txnstore.chain.keys import table_hint
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic
@@ -163,7 +163,7 @@ def batches(store: Store, topic: str) -> int:
     return len(log.batches)
 
 
-# Compaction, retention, settling --------------------------------------------------------------------------------------
+# Compaction, retention, merges ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", [*CATALOG, *DAMAGE, *STORAGE], ids=lambda way: way.__name__)
@@ -225,12 +225,12 @@ def test_retention_is_applied_to_the_others(clock: ManualClock, dry_run: bool) -
 
 
 @pytest.mark.parametrize("way", [*CATALOG, refused_segments, failing_segments], ids=lambda way: way.__name__)
-def test_the_small_commits_of_the_others_are_settled(clock: ManualClock, way: Way) -> None:
+def test_the_small_commits_of_the_others_are_merged(clock: ManualClock, way: Way) -> None:
     store, _ = filled(clock, way, inlined=65536)
-    settled = settle_quietly(store)
-    assert [topic for topic, _ in settled.failures] == [BAD]
+    report = merge_quietly(store)
+    assert [topic for topic, _ in report.failures] == [BAD]
     assert [batches(store, topic) for topic in (*GOOD, BAD)] == [1, 1, 3]
-    assert settled.left == {TopicPartition(BAD, 0)}
+    assert report.left == {TopicPartition(BAD, 0)}
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

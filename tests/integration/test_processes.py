@@ -50,7 +50,7 @@ def test_two_processes_that_commit_200_times_each_lose_nothing(tmp_path: Path) -
                 assert mine == [f"{name}-{number}" for number in range(partition, COMMITS, 2)]
             # Each record is followed by its commit marker, so the offsets are 0, 2, 4, …
             assert rows["_offset"].to_pylist() == list(range(0, 2 * COMMITS, 2))
-        # One entry for each commit; a settlement that no commit carries has one of its own.
+        # One entry for each commit; a merge that no commit carries has one of its own.
         connection = connection_of(store)
         keys = [connection.keys.entry(0, number) for number in range(1, connection.view().sequence + 1)]
         kinds = [{type(event) for event in decode_entry(key, connection.objects.get(key)).events} for key in keys]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.compactor import outdated
 from txnstore.compactor import retention as maintenance_retention
+from txnstore.compactor.compact import background
 from txnstore.compactor.compact.replacements import Replacements
-from txnstore.compactor.settle import settling
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core import maintenance
 from txnstore.core.catalog import versions
@@ -51,7 +50,7 @@ PLANS = (
     ),
     Mutant(
         "a replacement does not say which version of its topic it was planned with",
-        Replacements._submit,
+        Replacements.submit,
         "topic_version=$topic.version",
         "topic_version=None",
         test=_KEEPS + "[policy-compact-2]",
@@ -79,14 +78,14 @@ PLANS = (
     ),
     Mutant(
         "a column that a compaction does not know is damage",
-        Replacements.replace,
+        Replacements.reason,
         "if is_newer($error):",
         "if False:",
         test=_REFUSES + "[column-compact]",
     ),
     Mutant(
         "damage is a conflict of a compaction, which tries again without end",
-        outdated.refusal,
+        Replacements.reason,
         "($now.topic_id, $now.version) != ($topic.topic_id, $topic.version)",
         "True",
         test=_PLANS + "test_column_that_no_version_of_the_topic_has_is_damage[compact]",
@@ -99,18 +98,18 @@ PLANS = (
         test=_PLANS + "test_conversion_that_changes_a_value_is_refused",
     ),
     Mutant(
-        "a settlement leaves out columns that it does not know",
+        "a merge in the background leaves out columns that it does not know",
         reader.read_decoded,
         "$columns.check($part.batch, $file.columns)",
         "pass",
-        test=_PLANS + "test_column_that_no_version_of_the_topic_has_is_damage[settle]",
+        test=_PLANS + "test_column_that_no_version_of_the_topic_has_is_damage[merge]",
     ),
     Mutant(
-        "a settlement plans with a version that its chain does not know",
-        settling._update_copy,
-        "copy_topics($parts.chains, $number, [$topic.name])",
+        "a merge in the background plans with a version that its chain does not know",
+        background._Merges._update_copy,
+        "copy_topics($self._parts.chains, $self._chain.number, [$topic.name])",
         "pass",
-        test=_PLANS + "test_settlement_copies_a_topic_that_its_chain_has_in_an_older_version",
+        test=_PLANS + "test_merge_copies_a_topic_that_its_chain_has_in_an_older_version",
     ),
     Mutant(
         "an alteration is acknowledged before each chain has it",

@@ -33,7 +33,7 @@ from tests.helpers.later import text as later_text
 from tests.helpers.sessions import Gateway
 from txnstore.chain.codec import FORMAT_VERSION
 from txnstore.chain.keys import latest
-from txnstore.compactor.settle import settle
+from txnstore.compactor.compact.background import merge_small_commits
 from txnstore.core.authorization.model import Acl
 from txnstore.core.groups.commands import DeleteOffsets, Heartbeat, JoinGroup, LeaveGroup, StoreGeneration
 from txnstore.core.groups.model import ClassicMember
@@ -70,7 +70,7 @@ class Story:
         self.bucket = MemoryStore(clock=self.clock)
         self.processes = 0
         self.store = create_on(self.bucket, chains, runtime=self.runtime())
-        connection_of(self.store).settle_later = None
+        connection_of(self.store).merge_later = None
         #: What stays open to the end: a producer that is collected would abort, a consumer would leave.
         self.kept: list[Any] = []
 
@@ -84,7 +84,7 @@ class Story:
     def process(self, background: Callable[[], Any] = InlineExecutor) -> Store:
         """The store as another process opens it."""
         store = open_on(self.bucket, runtime=self.runtime(background))
-        connection_of(store).settle_later = None  # Only `settle` does, in a step of its own.
+        connection_of(store).merge_later = None  # Only `merge` does, in a step of its own.
         return store
 
     def step(self, ms: int = 1_000) -> None:
@@ -120,13 +120,13 @@ class Story:
         self.kept.append(producer)
         return producer
 
-    def settle(self) -> None:
-        """Settle the small commits of all chains, as happens in the background of a checkpoint."""
+    def merge(self) -> None:
+        """Merge the small commits of all chains, as happens in the background of a checkpoint."""
         connection = connection_of(self.process())
         for state in connection.view().states:
             parts = connection.parts_if_open()
             assert parts is not None
-            assert not settle(parts, state, Map()).errors
+            assert not merge_small_commits(parts, state, Map()).errors
         self.step()
 
 
@@ -403,7 +403,7 @@ def compacted(s: Story) -> None:
         s.commit({"merged": ["gone"], "settled": ["gone"], "cleaned": ["gone"]}, "aborter", abort=True)
         s.commit({"cleaned": [f"c{number}", None if number == 1 else "x", f"c{number}"]}, "writer")
     s.store.checkpoint()
-    s.settle()
+    s.merge()
     s.process().compact("merged", force=True)
     s.step()
     s.process().compact("cleaned", force=True)
@@ -411,7 +411,7 @@ def compacted(s: Story) -> None:
     for number in range(3, 6):
         s.commit({"settled": [f"s{number}", "t"]}, "writer")
         s.commit({"cleaned": [f"c{number}", None]})
-    s.settle()
+    s.merge()
     s.begin({"settled": ["open"], "cleaned": ["open"]}, "open")
     s.process().compact("cleaned", force=True)
     s.step(_DAY_MS)
@@ -629,7 +629,7 @@ def authorization(s: Story) -> None:
     s.process().checkpoint()
     s.commit({"invoices": ["a"]}, "billing")
     with open_on(s.bucket, principal="User:billing", runtime=s.runtime()) as billing:
-        connection_of(billing).settle_later = None
+        connection_of(billing).merge_later = None
         with billing.producer("billing") as producer, producer.transaction():
             s.send(producer, {"invoices": ["b"]})
     s.step()

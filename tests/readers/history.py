@@ -14,7 +14,7 @@ import pyarrow as pa
 from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
-from tests.helpers.settling import settle_now
+from tests.helpers.merging import merge_now
 from tests.readers.plain import PlainTable
 from tests.readers.values import evolved, new_schema, rows
 from txnstore.chain import keys
@@ -264,14 +264,14 @@ class History:
             self._several(producer, 8)
 
     def _small(self) -> None:
-        """Many small commits, which are settled then."""
+        """Many small commits, which are merged then."""
         topics = [self._any_topic() for _ in range(2)]
         with self.store.producer(linger=None) as producer:
             for _ in range(self.rng.randint(5, 25)):
                 self._send(producer, self.rng.choice(topics), 1)
                 producer.flush()
         for chain in range(self.chains):
-            settle_now(self.store, chain)
+            merge_now(self.store, chain)
 
     def _begin(self) -> None:
         if len(self._open) < 2:

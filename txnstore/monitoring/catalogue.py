@@ -116,12 +116,17 @@ PROCESS: tuple[Metric, ...] = (
         _process_count("checkpoint_failures"),
     ),
     Metric(
-        "settled_batches",
+        "background_merged_batches",
         "Small batches that this process has merged in the background.",
         (),
-        _process_count("settled"),
+        _process_count("background_merged_batches"),
     ),
-    Metric("settle_failures", "Times that it could not merge them.", (), _process_count("settle_failures")),
+    Metric(
+        "background_merge_failures",
+        "Times that it could not merge them.",
+        (),
+        _process_count("background_merge_failures"),
+    ),
     Metric("refusals", "Commands and reads that were refused for a missing right.", (), _process_count("refusals")),
 )
 

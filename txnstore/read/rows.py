@@ -37,7 +37,7 @@ from txnstore.segment.sums import sums_of
 PLACE: dict[Layout, tuple[pa.Field, ...]] = {
     Layout.APPENDED: (),
     Layout.MERGED: (OFFSET_FIELD, TIMESTAMP_FIELD),
-    Layout.SETTLED: (PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD),
+    Layout.MERGED_SHARED: (PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD),
 }
 
 
@@ -379,7 +379,7 @@ def _check_sums(before: pa.Table, after: pa.Table, runs: Sequence[Run]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A segment with what is visible of it: one slice, or of a settled segment all of its slices."""
+    """A segment with what is visible of it: one slice, or of a shared one that was merged all of its slices."""
 
     slices: tuple[Slice, ...]
 
@@ -468,15 +468,15 @@ class RowPlan:
     def groups(self) -> list[Group]:
         """The slices as files, in groups that are read alike."""
         kinds: dict[tuple[tuple[Layout, Times], bool], list[File]] = {}
-        settled: dict[str, list[Slice]] = {}
+        shared: dict[str, list[Slice]] = {}
         for part in self.slices:
             kind = self.columns.kind(part)
-            if kind[0] is Layout.SETTLED:
-                settled.setdefault(part.batch.segment.key, []).append(part)
+            if kind[0] is Layout.MERGED_SHARED:
+                shared.setdefault(part.batch.segment.key, []).append(part)
             else:
                 file = File((part,))
                 kinds.setdefault((kind, not (part.whole and part.batch.alone)), []).append(file)
-        for parts in settled.values():
+        for parts in shared.values():
             file = File(tuple(parts))
             kinds.setdefault((self.columns.kind(parts[0]), not file.whole), []).append(file)
         return [Group(kind[0], self.columns.values(kind), cut, tuple(files)) for (kind, cut), files in kinds.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from txnstore.read.reader import decode_whole, read_decoded
 from txnstore.read.rows import Columns
 from txnstore.segment.pieces import DecodedSegment
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.recent import read_cache_of
 
 #: The maximum size of the decoded segments that are kept, in bytes.
 KEPT_BYTES = 32 << 20
@@ -66,8 +68,15 @@ class SharedSegments:
         return [(part, files[name]) for part, name in zip(slices, names, strict=True)]
 
     def _decode(self, parts: Iterable[Slice]) -> dict[_Name, DecodedSegment]:
-        segments = ((part.tp, part.batch.segment) for part in parts)
-        return {_name(segment): decode_whole(self._objects, tp, segment) for tp, segment in segments}
+        return {_name(part.batch.segment): self._whole(part) for part in parts}
+
+    def _whole(self, part: Slice) -> DecodedSegment:
+        """All rows of the segment of a slice, decoded once for a caller with a read cache."""
+        segment = part.batch.segment
+        cache = read_cache_of(self._objects) if not part.batch.alone else None
+        decode = partial(decode_whole, self._objects, part.tp, segment)
+        file = cache.once((DecodedSegment, segment), segment.size, decode) if cache is not None else None
+        return decode() if file is None else file
 
 
 def _name(segment: Segment) -> _Name:

@@ -7,7 +7,6 @@ size of their values. ``docs/format.md`` defines it, so that other programs, and
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import Executor, Future
 from functools import lru_cache
 from typing import Any
 
@@ -37,46 +36,6 @@ def sums_of(table: pa.Table) -> Sums:
     """Return the sums of the rows of a table with ``_offset``, ``_timestamp`` and the columns of the topic."""
     hashes, sizes = row_hashes(table)
     return total(hashes, sizes)
-
-
-class RunningSums:
-    """The sums of tables that come one by one; small tables are hashed together, in the background.
-
-    Args:
-        pool: Hashes.
-    """
-
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
-        self._sums = Sums()
-        self._hashing: Future[Sums] | None = None
-        self._waiting: list[pa.Table] = []
-        self._rows = 0
-
-    def add(self, table: pa.Table) -> None:
-        """Add the rows of a table."""
-        self._waiting.append(table)
-        self._rows += table.num_rows
-        if self._rows >= _ROWS:
-            self._start_hashing()
-
-    def total(self) -> Sums:
-        """Return the sums of all rows so far."""
-        if self._rows:
-            self._start_hashing()
-        self._add_result()
-        return self._sums
-
-    def _start_hashing(self) -> None:
-        """Start to hash the waiting rows; one task at a time, so that few tables are in memory."""
-        self._add_result()
-        self._hashing = self._pool.submit(sums_of, pa.concat_tables(self._waiting))
-        self._waiting, self._rows = [], 0
-
-    def _add_result(self) -> None:
-        if self._hashing is not None:
-            self._sums += self._hashing.result()
-            self._hashing = None
 
 
 def total(hashes: Words, sizes: Sizes) -> Sums:

@@ -111,7 +111,7 @@ def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> st
 
 def _together(group: Group, width: int) -> list[Group]:
     """The files of a group that one branch reads: appended ones of ``width`` partitions."""
-    if group.layout is Layout.SETTLED:
+    if group.layout is Layout.MERGED_SHARED:
         return group.by(lambda file: file.segment.key) if group.cut else [group]
     if group.layout is Layout.MERGED:
         return [group]
@@ -239,7 +239,7 @@ class _Branch:
     def _condition(self) -> str:
         """The condition on rows of a file that are visible."""
         offset = f"({self._column(OFFSET_FIELD.name)})"
-        if self._group.layout is Layout.SETTLED:
+        if self._group.layout is Layout.MERGED_SHARED:
             (file,) = self._group.files
             return _inside(file, self._column(PARTITION_FIELD.name), offset)
         first, limit = (self._per_file(self._group.numbers(bound)) for bound in (START, LIMIT))
@@ -260,7 +260,7 @@ class _Branch:
 
 
 def _inside(file: File, partition: str, offset: str) -> str:
-    """The condition on the visible rows of a settled segment.
+    """The condition on the visible rows of a merged segment of several batches.
 
     There is one term for all partitions, which looks the bounds of each up; with a term for each, planning a query
     takes a time quadratic in them. Further ones are of partitions with rows between their slices that are not visible.

@@ -182,6 +182,13 @@ def forget(objects: ObjectStore) -> None:
         objects.forget()
 
 
+def with_read_cache(objects: ObjectStore) -> ObjectStore:
+    """The same objects with a read cache (:meth:`RecentObjects.with_read_cache`), if they may have one and lack it."""
+    if isinstance(objects, RecentObjects) and objects.read_cache is None:
+        return objects.with_read_cache()
+    return objects
+
+
 def read_cache_of(objects: ObjectStore) -> ReadCache | None:
     """Return the read cache of the caller for whom these objects were made; None without one."""
     return objects.read_cache if isinstance(objects, RecentObjects) else None

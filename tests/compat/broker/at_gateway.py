@@ -68,4 +68,4 @@ AT_A_GATEWAY: tuple[Allowed, ...] = (
 
 def gateway_comparison(source: str) -> Comparison:
     """A comparison of a gateway with the broker that ``source`` names."""
-    return Comparison(source, AT_A_GATEWAY, settles=True)
+    return Comparison(source, AT_A_GATEWAY, merges=True)

@@ -32,7 +32,7 @@ class Comparison:
     """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
 
     ``source``: the origin of the expectations. Most entries of the whitelist are only for a broker. ``of_model``: the
-    model is compared; it has one class of errors for stale epochs. ``settles``: small commits are merged at any time.
+    model is compared; it has one class of errors for stale epochs. ``merges``: small commits are merged at any time.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Comparison:
         whitelist: Sequence[Allowed] | None = None,
         *,
         of_model: bool = False,
-        settles: bool = False,
+        merges: bool = False,
     ) -> None:
         self.of_model = of_model
         self.from_broker = source != MODEL
         self.of_sessions = source.endswith(SESSIONS)
-        self.upkeep = Upkeep(from_broker=self.from_broker, settles=settles)
+        self.upkeep = Upkeep(from_broker=self.from_broker, merges=merges)
         self.restarted = False
         self.awaits_a_topic = False
         self.newer_groups: set[str] = set()

@@ -20,14 +20,14 @@ RECORDS = ("committed", "uncommitted")
 class Upkeep:
     """Follows one comparison, by partition. ``from_broker``: the expectations are those of Kafka.
 
-    ``settles``: small commits are merged in the background, so a compaction may have run at any time (0033).
+    ``merges``: small commits are merged in the background, so a compaction may have run at any time (0033).
     """
 
-    def __init__(self, *, from_broker: bool, settles: bool = False) -> None:
+    def __init__(self, *, from_broker: bool, merges: bool = False) -> None:
         self._from_broker = from_broker
         #: Whether a clean or a compaction may have run, and whether anything may have removed records.
-        self._compacted = settles
-        self._removed = settles
+        self._compacted = merges
+        self._removed = merges
         #: The last record at the time of the last clean: Kafka has it in its active segment.
         self._active: dict[str, Row] = {}
         #: The end of what Kafka's last clean read, and the tombstones that a clean left out.

@@ -376,7 +376,7 @@ def _compare_consumed(
     if first is None or len({each.life for each in moments}) > 1 or len(moments) < len(history.reading.moments):
         return
     must = set.intersection(*({placed[:2] for placed in each.rows[isolation]} for each in moments))
-    if {"compact", "retain", "delete_records", "settle"}.isdisjoint(history.reading.injected):
+    if {"compact", "retain", "delete_records", "merge"}.isdisjoint(history.reading.injected):
         must = {placed[:2] for placed in moments[-1].rows[isolation]}
     missing = sorted(place for place in must - set(places) if place[0] in first and place[1] >= first[place[0]])
     if missing:

@@ -128,7 +128,7 @@ FAULTS = (
         "a replacement does not say which version of its topic it was planned with",
         (
             (
-                Replacements._submit,
+                Replacements.submit,
                 "topic_version=$topic.version",
                 "topic_version=None",
             ),
@@ -258,7 +258,7 @@ FAULTS = (
         seed=24,
     ),
     Fault(
-        "a query reads a settled segment as if all of its rows were visible",
+        "a query reads a merged segment as if all of its rows were visible",
         (
             (
                 File.whole,

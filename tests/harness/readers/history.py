@@ -18,7 +18,7 @@ from tests.harness.readers import values
 from tests.harness.readers.model import ISOLATIONS, Model, Moment, Part, Rec, Topic, Txn
 from tests.harness.readers.objects import Hooked, Kind
 from tests.helpers.keys import FixedRuntime
-from tests.helpers.settling import settle_quietly
+from tests.helpers.merging import merge_quietly
 from tests.helpers.tables import EngineObjects
 from txnstore.chain import keys
 from txnstore.core.authorization.model import Acl
@@ -154,7 +154,7 @@ class Reading:
     @property
     def mixed(self) -> bool:
         """Whether the injected steps take several entries, between which a reader may look."""
-        several = {"compact", "retain", "settle", "recreate", "small"}
+        several = {"compact", "retain", "merge", "recreate", "small"}
         if self.chains > 1:
             several |= {"append"} if self.committed else {"append", "begin", "commit", "abort", "end"}
         return len(self.injected) > 1 or not several.isdisjoint(self.injected)
@@ -736,7 +736,7 @@ class History:
             self._several(producer, rng, None, 8)
 
     def small(self, store: Store, rng: random.Random) -> None:
-        """Many small commits, which are settled then."""
+        """Many small commits, which are merged then."""
         number, topic = self.number * _PER_STEP, self.topic(rng)
         if topic is None:
             return
@@ -779,10 +779,10 @@ class History:
 
     # Maintenance ------------------------------------------------------------------------------------------------------
 
-    def settle(self, store: Store, rng: random.Random) -> None:
+    def merge(self, store: Store, rng: random.Random) -> None:
         store.topics()
         for chain in range(self.chains):
-            for error in settle_quietly(store, chain).errors:
+            for error in merge_quietly(store, chain).errors:
                 raise error
 
     def compact(self, store: Store, rng: random.Random) -> None:
@@ -878,7 +878,7 @@ CHANGES: dict[str, Callable[[History, Store, random.Random], object]] = {
     "small": History.small,
     "begin": History.begin,
     "end": History.end,
-    "settle": History.settle,
+    "merge": History.merge,
     "compact": History.compact,
     "retain": History.retain,
     "delete_records": History.delete_records,

@@ -31,7 +31,7 @@ _WEIGHTS = {
     "grow": 1,
     "policy": 5,
     "acl": 2,
-    "settle": 3,
+    "merge": 3,
     "compact": 9,
     "retain": 3,
     "delete_records": 4,
@@ -53,7 +53,7 @@ _NARROW = _WEIGHTS | {
     "compact": 16,
     "wait": 5,
     "retain": 6,
-    "settle": 4,
+    "merge": 4,
     "sync": 4,
 }
 _READS = {
@@ -72,7 +72,7 @@ _NEVER_BESIDE = frozenset({"rights", "inspect", "spark", "pyiceberg", "iceberg_s
 #: After the last step: all readers, and one that shares no code with the library.
 _LAST = ("sync", "table", *_READS, "format")
 #: Steps that plan with what they have read, and whose plan may be old when it is carried out.
-_UPKEEP = frozenset({"compact", "retain", "settle", "sync"})
+_UPKEEP = frozenset({"compact", "retain", "merge", "sync"})
 #: Steps that follow one another between two requests: what makes the plan of the outer step old.
 _TOGETHER = (
     ("add_column", "commit", "append"),
@@ -89,7 +89,7 @@ _TOGETHER = (
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "compact": ("segment", "upload", "entry", "leased", "leased"),
     "retain": ("entry",),
-    "settle": ("segment", "upload", "entry"),
+    "merge": ("segment", "upload", "entry"),
     "sync": ("segment", "upload", "entry"),
 }
 #: The same for steps that only delete.

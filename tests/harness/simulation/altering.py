@@ -1,6 +1,6 @@
 """Topics that are altered while compactors plan: one gets columns, and the settings of another one let records go.
 
-No other actor sends to them. What is compacted, settled, cleaned and deleted by plans of earlier versions must lose
+No other actor sends to them. What is compacted, merged, cleaned and deleted by plans of earlier versions must lose
 neither the value of a column, nor a record that was there when a setting that keeps it was acknowledged.
 """
 

@@ -24,6 +24,7 @@ from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.lost_objects import Loser, put_back
 from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
+from tests.harness.simulation.merging import merges_watched
 from tests.harness.simulation.nodes import Node, without_sockets
 from tests.harness.simulation.operating import Operator
 from tests.harness.simulation.parts import reading_parts
@@ -36,7 +37,6 @@ from tests.harness.simulation.replaced import Replacer, Tenant, occupied
 from tests.harness.simulation.rulebook import refusals_judged
 from tests.harness.simulation.sessions import SessionProducer
 from tests.harness.simulation.settings import Settings
-from tests.harness.simulation.settling import settling_watched
 from tests.harness.simulation.sharing import Sharer, shared
 from tests.harness.simulation.spreading import Spreader
 from tests.harness.simulation.storage import Step, hash_of
@@ -118,7 +118,7 @@ def simulate(settings: Settings) -> Run:
         reading_parts(settings.parts),
         short_history(settings.lease_ms),
         short_lived_tables(tables=has_tables(world)),
-        settling_watched(world),
+        merges_watched(world),
         refusals_judged(world.rulebook),
         without_sockets(),
     ):

@@ -15,7 +15,7 @@ from pyspark.errors import SparkRuntimeException
 
 import txnstore
 from tests.helpers.connections import connection_of
-from tests.helpers.settling import numbers, send, settle_now
+from tests.helpers.merging import merge_now, numbers, send
 from tests.helpers.spark import is_native, load, rows, storage
 from txnstore.core.model import TopicPartition
 from txnstore.segment import parquet
@@ -259,7 +259,7 @@ def test_a_merged_file_without_the_place_of_its_rows_is_damage(
     if cut:
         store.compact("merged")
     else:
-        settle_now(store)
+        merge_now(store)
     options: dict[str, Any] = {"start": {0: 1}} if cut else {}
     part = store.scan("merged", **options).plan()[0]
     path = Path(store.url.removeprefix("file://"), part.batch.segment.key)

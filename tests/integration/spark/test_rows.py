@@ -47,7 +47,7 @@ def rows(shown: DataFrame) -> list[Row]:
 
 def is_readable(case: Case) -> bool:
     """Whether a file has the rows of one batch, or all of its rows are visible."""
-    return case.layout in ("own", "merged") or (case.layout == "settled" and not case.cut)
+    return case.layout in ("own", "merged") or (case.layout == "merged_parts" and not case.cut)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tests.helpers.settling import settle_now
+from tests.helpers.merging import merge_now
 from txnstore.segment import parquet
 from txnstore.store import Store, create
 
@@ -230,17 +230,17 @@ def _values(table: pa.Table, name: str) -> tuple[Kind, list[Any]]:
 
 def prepare(store: Store, state: str, rows: int, names: Sequence[str]) -> None:
     """Writes the rows, and brings their segments into a state."""
-    if state in ("entries", "settled"):
+    if state in ("entries", "merged"):
         fill(store, rows, names, **{"inline.bytes": 1 << 20})
     else:
         fill(store, rows, names)
     if state == "compacted":
         compact(store)
-    elif state == "settled":
-        settle_now(store)
+    elif state == "merged":
+        merge_now(store)
 
 
-STATES = ["objects", "compacted", "entries", "settled"]
+STATES = ["objects", "compacted", "entries", "merged"]
 
 
 def older(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tests.readers.compare import canonical, difference
 from tests.readers.history import History
 
 
-# Of 1 and 3 chains; with cuts in new files, settled segments, cleans, topics created again, tables that are disabled.
+# Of 1 and 3 chains; with cuts in new files, merged segments, cleans, topics created again, tables that are disabled.
 @pytest.mark.parametrize("seed", [1, 3, 6, 11, 17, 25])
 def test_each_published_snapshot_has_the_rows_of_a_scan(seed: int, tmp_path: Path) -> None:
     increments = Increments()

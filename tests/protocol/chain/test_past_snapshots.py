@@ -350,7 +350,7 @@ def test_records_stay_for_the_grace_period(store: Store, clock: ManualClock) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_a_vacuum_keeps_the_checkpoint_before_the_grace_period(one: Store, clock: ManualClock) -> None:
     """So that any snapshot of the grace period costs few entries, however long the chain is."""
     old = _grow(one, clock, 200)

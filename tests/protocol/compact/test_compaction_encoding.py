@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import batches, rows
-from txnstore.compactor.compact import background, clean
-from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
+from txnstore.compactor.compact import clean, sources
+from txnstore.compactor.compact.encoding import BackgroundQueue
+from txnstore.compactor.compact.memory import Memory
+from txnstore.compactor.compact.sources import in_blocks
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import SegmentWriter
 from txnstore.storage.memory import MemoryStore
@@ -77,7 +79,7 @@ def test_an_interrupt_waits_for_the_rows_that_are_being_encoded(more: int) -> No
             raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as pool:
-        encoding = BackgroundQueue(pool)
+        encoding = BackgroundQueue(pool, Memory())
         encoding._at_work = _Watched(about_to_wait)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             interrupted()
@@ -89,7 +91,7 @@ def test_an_interrupt_waits_for_the_rows_that_are_being_encoded(more: int) -> No
 @pytest.mark.slow
 def test_a_clean_with_one_thread_in_its_pool_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """No task of the pool waits for another one, though each segment waits for the sums of its rows."""
-    monkeypatch.setattr(background, "_BLOCK_ROWS", 500)
+    monkeypatch.setattr(sources, "_FETCHES", 1)
     monkeypatch.setattr(clean, "SegmentWriter", partial(SegmentWriter, row_group_rows=64))
     clock = ManualClock()
     runtime = Runtime(clock, clock.sleep, random.Random(0), executor=lambda: Workers(1))

@@ -17,7 +17,7 @@ import pytest
 from tests.helpers.compaction import DAY_MS, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.interleaving import Interleaved, Nth
-from tests.helpers.settling import settle_quietly
+from tests.helpers.merging import merge_quietly
 from tests.helpers.tables import EngineObjects
 from txnstore.catalog.topics import altered_topic
 from txnstore.catalog.writing import topic_writer
@@ -58,9 +58,9 @@ def retain(store: Store) -> None:
     store.retain()
 
 
-def settle(store: Store) -> None:
+def merge(store: Store) -> None:
     for chain in range(len(connection_of(store).chains)):
-        for error in settle_quietly(store, chain).errors:
+        for error in merge_quietly(store, chain).errors:
             raise error
 
 
@@ -93,8 +93,8 @@ COMPACTS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
 TYPED = [{"k": "x", "a": 1}, {"k": "x", "a": 2}, {"k": "y", "a": 3}]
 RECORDS = [{"key": b"k", "value": b"%d" % number} for number in range(3)]
 CHANGES = (
-    Change("column", (compact, settle), NARROW, {}, {"schema": ADDED}, TYPED, [{"k": "x", "a": 4, "b": "new"}] * 2),
-    Change("type", (compact, settle), NARROW, {}, {"schema": WIDER}, TYPED, [{"k": "x", "a": 1 << 40}] * 2),
+    Change("column", (compact, merge), NARROW, {}, {"schema": ADDED}, TYPED, [{"k": "x", "a": 4, "b": "new"}] * 2),
+    Change("type", (compact, merge), NARROW, {}, {"schema": WIDER}, TYPED, [{"k": "x", "a": 1 << 40}] * 2),
     Change(
         "column of a cleaned topic",
         (compact,),
@@ -249,7 +249,7 @@ def append_unordered(store: Store, topic: CatalogTopic, row: dict[str, Any]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [compact, settle])
+@pytest.mark.parametrize("step", [compact, merge])
 @pytest.mark.parametrize("change", CHANGES[:2], ids=lambda change: change.name)
 def test_step_refuses_columns_that_it_does_not_know(change: Change, step: Callable[[Store], None]) -> None:
     """Rows of older releases have no order with their columns. What does not fit the plan is no damage."""
@@ -265,7 +265,7 @@ def test_step_refuses_columns_that_it_does_not_know(change: Change, step: Callab
     assert n > 1
 
 
-@pytest.mark.parametrize("step", [compact, settle])
+@pytest.mark.parametrize("step", [compact, merge])
 def test_column_that_no_version_of_the_topic_has_is_damage(step: Callable[[Store], None]) -> None:
     """It is left where it is, and named."""
     scene = Scene(CHANGES[0], 1, MANY)
@@ -366,11 +366,11 @@ def test_topic_that_is_being_deleted_stops_no_compaction() -> None:
     assert n > 1
 
 
-def test_settlement_copies_a_topic_that_its_chain_has_in_an_older_version() -> None:
+def test_merge_copies_a_topic_that_its_chain_has_in_an_older_version() -> None:
     scene = Scene(CHANGES[0], 2, 0, copied=False, ordered=False)
     scene.alter()
-    settled = settle_quietly(scene.another(), 1)
-    assert (settled.batches, settled.errors, settled.left) == (5, [], set())
+    merged = merge_quietly(scene.another(), 1)
+    assert (merged.batches, merged.errors, merged.left) == (5, [], set())
     assert scene.rows() == scene.kept
 
 

@@ -156,7 +156,7 @@ def test_the_clock_of_the_storage_tells_how_old_records_are(store: Store, clock:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_compactions_join_no_records_of_very_different_ages(store: Store, clock: ManualClock, policy: str) -> None:
     """RET-03, CMP-25: records outlive their retention by an eighth of it, however often they are merged or cleaned."""

@@ -89,7 +89,7 @@ def test_a_consumer_fetches_each_segment_once(store: Store, most: int) -> None:
 
 
 def test_parts_of_one_partition_in_a_segment_cost_one_request(store: Store) -> None:
-    """As a settled segment has them where a period of retention ends between two batches."""
+    """As a merged segment has them where a period of retention ends between two batches."""
     (first, *_) = store.scan("p", partitions=[0]).plan()
     parts = [replace(first, limit=first.start + 1), replace(first, start=first.start + 1)]
     connection, columns = connection_of(store), Columns(store.scan("p").topic)

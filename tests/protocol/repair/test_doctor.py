@@ -350,7 +350,7 @@ def test_records_past_their_retention_are_counted(store: Store, clock: ManualClo
     assert "retention" not in _severities(store.doctor())
 
 
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 @ONE_CHAIN
 def test_many_small_segments_are_a_warning(store: Store) -> None:
     with store.producer("writer") as producer:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.compaction import DAY_MS, HOUR_MS, abort, commit, new_store
 from tests.helpers.connections import connection_of
-from tests.helpers.settling import settle_now
+from tests.helpers.merging import merge_now
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.tables import EngineObjects, another, newest, published, rows_of, scanned, state_of, table_rows
 from txnstore.catalog.iceberg.files import DataFile, TableFiles
@@ -124,7 +124,7 @@ def test_a_compaction_makes_each_segment_of_a_table_one_that_it_can_use(store: S
 
 @ONE_CHAIN
 @pytest.mark.parametrize("log_start", [0, 1])
-def test_offsets_of_aborted_records_that_a_settlement_joins_to_shown_ones_change_nothing(
+def test_offsets_of_aborted_records_that_a_merge_joins_to_shown_ones_change_nothing(
     store: Store, log_start: int
 ) -> None:
     """They are in a segment of two partitions, which tables do not use where it is."""
@@ -136,14 +136,14 @@ def test_offsets_of_aborted_records_that_a_settlement_joins_to_shown_ones_change
     _sync(store)
     abort(store, [b"never", b"never"], partition=0)
     cut = newest(store).number
-    settle_now(store)
+    merge_now(store)
     batches = connection_of(store).view().partitions[TopicPartition("t", 0)].batches
     assert [(batch.records, batch.limit > 6) for batch in batches][-1][1]
     for _ in range(2):
         assert _sync(store) == ()
         assert newest(store).number == cut
     commit(store, [b"new"], partition=0)
-    settle_now(store)
+    merge_now(store)
     assert _sync(store) == ("append",)
 
 
@@ -215,7 +215,7 @@ def test_a_clean_overwrites(store: Store, clock: ManualClock) -> None:
 
 
 @pytest.mark.slow
-def test_small_commits_that_are_settled_are_not_copied_again(store: Store) -> None:
+def test_small_commits_that_are_merged_are_not_copied_again(store: Store) -> None:
     for number in range(300):
         commit(store, [b"%d" % number], partition=number % 2)
         if number % 100 == 7:
@@ -370,12 +370,12 @@ def test_a_table_that_has_lost_a_file_is_rebuilt_on_demand(store: Store) -> None
 
 @ONE_CHAIN
 @pytest.mark.parametrize("deleted", [0, 1])
-def test_a_deep_check_reads_what_was_settled_after_the_cut(store: Store, clock: ManualClock, deleted: int) -> None:
+def test_a_deep_check_reads_what_was_merged_after_the_cut(store: Store, clock: ManualClock, deleted: int) -> None:
     """A vacuum has deleted the small commits that the cut shows, and the table has not changed since."""
     for number in range(4):
         commit(store, [b"%d" % number], partition=number % 2)
     _sync(store)
-    settle_now(store)
+    merge_now(store)
     if deleted:
         store.delete_records({TopicPartition("t", 0): 1})
     clock.advance(30 * HOUR_MS)

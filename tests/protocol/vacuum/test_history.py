@@ -136,7 +136,7 @@ def test_two_vacuums_create_one_boundary(store: Store, objects: MemoryStore, clo
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_entries_with_live_inlined_segments_stay(clock: ManualClock, objects: MemoryStore) -> None:
     """Readers use them as data and do not fold them, and verify checks their payloads."""
     store = new_store(clock, objects)
@@ -159,7 +159,7 @@ def test_entries_with_live_inlined_segments_stay(clock: ManualClock, objects: Me
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_an_entry_stays_while_snapshots_may_read_a_segment_in_it(clock: ManualClock, objects: MemoryStore) -> None:
     """RET-09: the grace period begins when the segment is replaced, however old its entry is."""
     store = new_store(clock, objects)

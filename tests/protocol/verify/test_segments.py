@@ -14,10 +14,10 @@ from tests.harness.executors import InlineExecutor
 from tests.helpers import keys
 from tests.helpers.compaction import T0, batches, runtime
 from tests.helpers.connections import connection_of
-from tests.helpers.settling import numbers, send, settle_now
+from tests.helpers.merging import merge_now, numbers, send
 from tests.helpers.verification import _violations, sample_store
+from txnstore.compactor.compact import merge
 from txnstore.compactor.engine import Job
-from txnstore.compactor.settle import settling
 from txnstore.compactor.verify.segments import _check_contents, all_batches, verify_segments
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
@@ -116,14 +116,14 @@ T = TypeVar("T")
 PARTITIONS = range(6)
 
 
-def _shared_segment(clock: ManualClock, *, settled: bool = True) -> tuple[Store, CountingStore, Segment]:
-    """A store with one segment of the rows of six partitions, settled or in an entry, and what counts its requests."""
+def _shared_segment(clock: ManualClock, *, merged: bool = True) -> tuple[Store, CountingStore, Segment]:
+    """A store with one segment of the rows of six partitions, merged or in an entry, and what counts its requests."""
     objects = CountingStore(MemoryStore(clock=clock), log=True)
     store = create_on(objects, runtime=runtime(clock))
     store.create_topic("t", partitions=len(PARTITIONS))
-    send(store, numbers(5 if settled else 1), partitions=PARTITIONS)
-    if settled:
-        settle_now(store)
+    send(store, numbers(5 if merged else 1), partitions=PARTITIONS)
+    if merged:
+        merge_now(store)
     (segment,) = {batch.segment for number in PARTITIONS for batch in batches(store, TopicPartition("t", number))}
     return store, objects, segment
 
@@ -156,7 +156,7 @@ def test_a_large_segment_of_many_batches_is_read_once(
 ) -> None:
     """Its footer, and each row group, with one GET; no byte twice but those of a block that two row groups share."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(settling, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(merge, "_PART_BYTES", part_bytes)
     store, objects, segment = _shared_segment(clock)
     gets, fetched = _cost(store, objects, segment)
     assert gets == 1 + groups
@@ -164,11 +164,11 @@ def test_a_large_segment_of_many_batches_is_read_once(
     assert store.verify(deep=True).bytes_read == store.verify().bytes_read + segment.size
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_a_small_segment_of_many_batches_is_fetched_once(clock: ManualClock, *, settled: bool) -> None:
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_small_segment_of_many_batches_is_fetched_once(clock: ManualClock, *, merged: bool) -> None:
     """Also the records of a commit to many partitions, which are in an entry."""
-    store, objects, segment = _shared_segment(clock, settled=settled)
-    assert segment.inlined != settled
+    store, objects, segment = _shared_segment(clock, merged=merged)
+    assert segment.inlined != merged
     assert _cost(store, objects, segment) == (1, segment.size)
 
 

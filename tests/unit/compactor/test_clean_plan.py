@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.compact.clean_plan import first_uncleanable_offset, plan_clean
-from txnstore.compactor.compact.merge_plan import plan_merges
+from txnstore.compactor.compact.on_request import plan_merges
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
 from txnstore.core.model import Map, TopicPartition

@@ -178,6 +178,7 @@ CHANGING = {
     "App",
     "AssignedPartition",
     "Attempt",
+    "BackgroundReport",
     "ChainFindings",
     "ChainMetrics",
     "Cleaned",
@@ -190,7 +191,6 @@ CHANGING = {
     "PollingSchedule",
     "QueuedCommand",
     "SegmentFindings",
-    "Settled",
     "StagedBatch",
     "StreamUploaded",
     "Traffic",
@@ -200,7 +200,6 @@ CHANGING = {
     "_ContentSummary",
     "_KnownHead",
     "_Member",
-    "_Merge",
     "_SentRecords",
 }
 #: Those without slots: a cached property needs a dictionary, and Spark pickles messages.

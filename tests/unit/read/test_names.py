@@ -11,7 +11,7 @@ import txnstore
 #: Members of the chain's values by which a reader would decide alone what rows mean.
 _FORBIDDEN = {"explicit_offsets", "first_row", "timestamp_type"}
 #: What reads rows, below the package.
-_READERS = ("read", "sql", "spark", "tables", "gateway", "consumer", "scan.py", "compactor/compact", "compactor/settle",
+_READERS = ("read", "sql", "spark", "tables", "gateway", "consumer", "scan.py", "compactor/compact",
             "compactor/verify/segments.py")  # fmt: skip
 #: It shows these members.
 _SHOWN = ("sql/inspection.py",)

@@ -111,7 +111,7 @@ def _values(table: pa.Table) -> list[bytes]:
     return [bytes(value) for value in table["value"].to_pylist()]
 
 
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_small_segments_that_are_read_together_share_tasks(store: Store) -> None:
     """Still in order, and one request each; with few segments each has a task, so that no request waits for another."""
     slices = _slices(store, 100)
@@ -126,7 +126,7 @@ def test_small_segments_that_are_read_together_share_tasks(store: Store) -> None
     assert len(list(read_ahead(objects, pool, slices[:16], columns, together=True))) == pool.submitted == 16
 
 
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_a_segment_that_is_not_small_is_read_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     long = random.Random(7).randbytes(3_000).hex()
     for number in range(100):
@@ -142,7 +142,7 @@ def test_a_segment_that_is_not_small_is_read_alone(store: Store, monkeypatch: py
     assert len(tables) < 25
 
 
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_segments_are_read_together_up_to_a_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = _slices(store, 100)
     monkeypatch.setattr(readahead, "_TOGETHER_BYTES", slices[0].batch.segment.size)

@@ -167,7 +167,7 @@ def test_another_description_of_a_segment_is_compared_with_its_bytes(objects: Co
         segments.read([replace(part, batch=replace(part.batch, segment=other))], columns)
 
 
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_a_read_ahead_takes_shared_segments_together(clock: ManualClock) -> None:
     """Also if the caller does not ask for it; the rows before a missing one come first."""
     store = new_store(clock)

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.harness.executors import InlineExecutor
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.segment.codec import decode, encode
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
-from txnstore.segment.sums import RunningSums, row_hashes, sums_of
+from txnstore.segment.sums import row_hashes, sums_of
 
 _MASK = (1 << 64) - 1
 
@@ -190,14 +189,7 @@ def test_reserved_columns_beside_offset_and_timestamp_do_not_count() -> None:
 
 
 def test_no_record_has_no_sums() -> None:
-    assert sums_of(TABLE.slice(0, 0)) == RunningSums(InlineExecutor()).total() == Sums()
-
-
-def test_small_tables_are_hashed_together() -> None:
-    running, tables = RunningSums(InlineExecutor()), [TABLE] * 300
-    for table in tables:
-        running.add(table)
-    assert running.total() == running.total() == add_up([sums_of(TABLE)] * 300)
+    assert sums_of(TABLE.slice(0, 0)) == Sums()
 
 
 def test_long_strings_are_hashed_as_short_ones() -> None:

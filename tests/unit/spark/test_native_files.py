@@ -1,4 +1,4 @@
-"""Which files Spark's own reader reads: settled ones as a whole, or none of them."""
+"""Which files Spark's own reader reads: merged ones as a whole, or none of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.compaction import new_store
 from tests.helpers.connections import connection_of
-from tests.helpers.settling import numbers, send, settle_now
+from tests.helpers.merging import merge_now, numbers, send
 from txnstore.core.log.model import Layout
 from txnstore.core.model import TopicPartition
 from txnstore.read.rows import Columns, RowPlan
@@ -27,7 +27,7 @@ def store(clock: ManualClock) -> Iterator[Store]:
         made.create_topic("t", partitions=3)
         for first in (0, 2):
             send(made, numbers(2, first), partitions=range(3))
-            settle_now(made)
+            merge_now(made)
         yield made
 
 
@@ -42,11 +42,11 @@ def is_readable(plan: RowPlan) -> bool:
     return _is_readable(plan.columns, plan.groups())
 
 
-def test_settled_files_are_read_whole_with_the_partitions_that_they_store(store: Store) -> None:
+def test_merged_files_are_read_whole_with_the_partitions_that_they_store(store: Store) -> None:
     plan = plan_of(store)
     (group,) = plan.groups()
     assert is_readable(plan)
-    assert (group.layout, group.cut) == (Layout.SETTLED, False)
+    assert (group.layout, group.cut) == (Layout.MERGED_SHARED, False)
     assert len({file.segment.key for file in group.files}) == len(group.files) == 2
 
 

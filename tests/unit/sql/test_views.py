@@ -82,8 +82,8 @@ def test_a_merged_file_without_offsets_is_damage(tmp_path: Path, limit: int) -> 
         read(tmp_path, [part])
 
 
-def settled(folder: Path, partitions: int, batches: int, gap: int = 5) -> list[Slice]:
-    """The batches of a settled segment: two records in each, at offsets with gaps between the batches."""
+def merged(folder: Path, partitions: int, batches: int, gap: int = 5) -> list[Slice]:
+    """The batches of a merged segment: two records in each, at offsets with gaps between the batches."""
     offsets = [number * gap + record for number in range(batches) for record in range(2)]
     rows = [(partition, offset) for partition in range(partitions) for offset in offsets]
     columns = [*SCHEMA, PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD]
@@ -91,7 +91,7 @@ def settled(folder: Path, partitions: int, batches: int, gap: int = 5) -> list[S
     table = pa.table(
         [pa.array(each, field.type) for each, field in zip(arrays, columns, strict=True)], pa.schema(columns)
     )
-    segment = stored(folder, "settled.parquet", table)
+    segment = stored(folder, "merged.parquet", table)
     return [
         Slice(TopicPartition("t", partition), merged, merged.base_offset, merged.limit)
         for partition in range(partitions)
@@ -101,10 +101,10 @@ def settled(folder: Path, partitions: int, batches: int, gap: int = 5) -> list[S
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_settled_file_gives_the_rows_of_the_visible_batches(tmp_path: Path, seed: int) -> None:
+def test_a_merged_file_gives_the_rows_of_the_visible_batches(tmp_path: Path, seed: int) -> None:
     """Whichever they are: of some partitions or all, with removed ones between them, and cut at either end."""
     numbers = random.Random(seed)
-    every = settled(tmp_path, numbers.randint(1, 9), numbers.randint(1, 5))
+    every = merged(tmp_path, numbers.randint(1, 9), numbers.randint(1, 5))
     share = numbers.random()
     kept = [part for part in every if numbers.random() < share]
     visible: list[Slice] = []
@@ -120,10 +120,10 @@ def test_a_settled_file_gives_the_rows_of_the_visible_batches(tmp_path: Path, se
     ]
 
 
-def test_the_condition_on_a_settled_file_has_no_term_for_each_partition(tmp_path: Path) -> None:
+def test_the_condition_on_a_merged_file_has_no_term_for_each_partition(tmp_path: Path) -> None:
     """Planning a query takes a time quadratic in the terms."""
     for partitions in (2, 200):
-        first, *others = settled(tmp_path, partitions, 2)
+        first, *others = merged(tmp_path, partitions, 2)
         cut = [replace(first, start=first.start + 1), *others]
         assert topic_select(RowPlan(shown_columns(TOPIC), tuple(cut)), lambda segment: segment.key).count(" AND ") == 3
         assert len(read(tmp_path, cut)) == 4 * partitions - 1

@@ -15,7 +15,7 @@ from txnstore.testing import ManualClock
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock, unsettled: None) -> Iterator[Store]:
+def store(tmp_path: Path, clock: ManualClock, unmerged: None) -> Iterator[Store]:
     with store_with_tables(tmp_path / "store", clock, {"a": 1, "b": 1}) as store:
         yield store
 

@@ -24,7 +24,7 @@ TOPICS = {"debits": 2, "credits.eu": 3}
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock, unsettled: None) -> Iterator[Store]:
+def store(tmp_path: Path, clock: ManualClock, unmerged: None) -> Iterator[Store]:
     with store_with_tables(tmp_path / "store", clock, TOPICS) as store:
         yield store
 
@@ -79,7 +79,7 @@ class Session:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "chains"), [(0, 1), (1, 1), (2, 3)])
-@pytest.mark.usefixtures("unsettled")
+@pytest.mark.usefixtures("unmerged")
 def test_pinned_sessions_never_see_the_topics_of_a_transaction_apart(
     tmp_path: Path, clock: ManualClock, seed: int, chains: int
 ) -> None:

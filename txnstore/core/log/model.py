@@ -36,8 +36,8 @@ class Layout(StrEnum):
     APPENDED = "appended"
     #: With offsets and times: those of one batch, which a compaction has written.
     MERGED = "merged"
-    #: With offsets, times and partitions: those of several batches.
-    SETTLED = "settled"
+    #: With offsets, times and partitions: those of several batches, which a merge has written.
+    MERGED_SHARED = "merged_shared"
 
 
 @value_class()
@@ -122,7 +122,7 @@ class Batch:
         """The layout of the rows in the segment."""
         if not self.segment.explicit_offsets:
             return Layout.APPENDED
-        return Layout.MERGED if self.alone else Layout.SETTLED
+        return Layout.MERGED if self.alone else Layout.MERGED_SHARED
 
     @property
     def shared(self) -> bool:

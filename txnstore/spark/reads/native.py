@@ -135,8 +135,8 @@ def _is_readable(columns: Columns, groups: Sequence[Group]) -> bool:
     """Whether Spark's reader gives the same values for all columns as txnstore's."""
     if any(name.lower() == _HIDDEN for name in columns.everything.names):
         return False
-    # Of a settled file all rows are visible, or Spark reads none of them.
-    return not any(group.layout is Layout.SETTLED and group.cut for group in groups) and all(
+    # Of a file of several batches all rows are visible, or Spark reads none of them.
+    return not any(group.layout is Layout.MERGED_SHARED and group.cut for group in groups) and all(
         _is_readable_time(columns, group.values[TIMESTAMP_FIELD.name]) for group in groups
     )
 

@@ -1,8 +1,8 @@
-"""20,000 small commits without a compaction: what the last thousand cost beside the first, and what settling takes.
+"""20,000 small commits without a compaction: what the last thousand cost beside the first, and what their merges take.
 
-A process commits 100 records of 220 bytes at a time, over one partition and over 24, and settles them in its
+A process commits 100 records of 220 bytes at a time, over one partition and over 24, and merges them in its
 background. The objects are in memory, so that what counts is the processor time of this process: the thread of the
-settlements measures its own.
+merges measures its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.measure import Result
-from txnstore.compactor.settle import settling
-from txnstore.compactor.settle.settling import Settled
+from txnstore.compactor.compact import background
+from txnstore.compactor.compact.background import BackgroundReport
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
@@ -33,7 +33,7 @@ _DIFFERENT = 50
 
 @dataclass
 class _Taken:
-    """What settlements took, in processor seconds of their thread, and how many commits they had."""
+    """What merges took, in processor seconds of their thread, and how many commits they had."""
 
     seconds: float = 0.0
     runs: int = 0
@@ -72,26 +72,27 @@ def _measure(partitions: int) -> Iterator[Result]:
     name = f"{partitions} partition{'s' if partitions > 1 else ''}"
     median = [sorted(slice_)[PART // 2] * 1000 for slice_ in (parts[:PART], parts[-PART:])]
     yield Result(
-        f"settle, {name}: median commit, last thousand / first", median[1] / median[0], 1.2, at_most=True,
+        f"background, {name}: median commit, last thousand / first", median[1] / median[0], 1.2, at_most=True,
         detail=f"{median[1]:.2f} ms / {median[0]:.2f} ms",
     )  # fmt: skip
     written = [(sizes[1] - sizes[0]) / PART, (sizes[-1] - sizes[-2]) / PART]
     yield Result(
-        f"settle, {name}: bytes of a commit, last thousand / first", written[1] / written[0], 2.0, at_most=True,
+        f"background, {name}: bytes of a commit, last thousand / first", written[1] / written[0], 2.0, at_most=True,
         detail=f"{written[1]:,.0f} / {written[0]:,.0f}",
     )  # fmt: skip
     for what, seconds in last.items():
         yield Result(
-            f"settle, {name}: {what} of {COMMITS:,} commits / {PART:,}", seconds / first[what],
+            f"background, {name}: {what} of {COMMITS:,} commits / {PART:,}", seconds / first[what],
             COMMITS / PART if what != "open" else 2.0, at_most=True,
             detail=f"{seconds * 1000:.0f} ms / {first[what] * 1000:.0f} ms",
         )  # fmt: skip
     yield Result(
-        f"settle, {name}: settled segments", len(segments) - entries, 64, at_most=True, detail=f"and {entries} entries"
+        f"background, {name}: merged segments", len(segments) - entries, 64, at_most=True,
+        detail=f"and {entries} entries",
     )  # fmt: skip
     yield Result(
-        f"settle, {name}: processor time of settling for each commit, ms", taken.seconds * 1000 / COMMITS, 0.4,
-        at_most=True, detail=f"{taken.runs} settlements, the slowest {taken.slowest * 1000:.0f} ms",
+        f"background, {name}: processor time of merges for each commit, ms", taken.seconds * 1000 / COMMITS, 0.4,
+        at_most=True, detail=f"{taken.runs} merges, the slowest {taken.slowest * 1000:.0f} ms",
     )  # fmt: skip
 
 
@@ -127,18 +128,18 @@ def _reads(objects: CountingStore) -> dict[str, float]:
 
 @contextmanager
 def _measured() -> Iterator[_Taken]:
-    taken, settle = _Taken(), settling.settle
+    taken, merge = _Taken(), background.merge_small_commits
 
-    def measured(*arguments: Any) -> Settled:
+    def measured(*arguments: Any) -> BackgroundReport:
         begun = time.thread_time()
         try:
-            return settle(*arguments)
+            return merge(*arguments)
         finally:
             took = time.thread_time() - begun
             taken.seconds, taken.runs, taken.slowest = taken.seconds + took, taken.runs + 1, max(taken.slowest, took)
 
-    settling.settle = measured  # type: ignore[assignment]
+    background.merge_small_commits = measured  # type: ignore[assignment]
     try:
         yield taken
     finally:
-        settling.settle = settle
+        background.merge_small_commits = merge

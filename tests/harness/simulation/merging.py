@@ -1,4 +1,4 @@
-"""Why a process could not settle small commits: no call raises it, so the run asks."""
+"""Why a process could not merge small commits: no call raises it, so the run asks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.harness.simulation.world import World
-from txnstore.compactor.settle import settling
+from txnstore.compactor.compact import background
 from txnstore.connection import OpenParts
 from txnstore.core.state import State
 from txnstore.errors import AuthorizationError, StorageError, StoreNotFoundError
@@ -17,17 +17,17 @@ _EXPECTED = (StorageError, StoreNotFoundError, AuthorizationError)
 
 
 @contextmanager
-def settling_watched(world: World) -> Iterator[None]:
-    """Inside the block, a settlement that fails for another reason than those of the run is an anomaly."""
-    before = settling._failed
+def merges_watched(world: World) -> Iterator[None]:
+    """Inside the block, a merge that fails for another reason than those of the run is an anomaly."""
+    before = background._failed
 
     def failed(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:
         before(parts, state, error, level)
         if not isinstance(error, _EXPECTED) and not world.explains(error):
-            world.anomalies.append(f"not-settled: {type(error).__name__}: {error}")
+            world.anomalies.append(f"not-merged: {type(error).__name__}: {error}")
 
-    settling._failed = failed
+    background._failed = failed
     try:
         yield
     finally:
-        settling._failed = before
+        background._failed = before

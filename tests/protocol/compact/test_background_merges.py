@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,13 +33,13 @@ from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store, inlined, payloads, requests
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.later import append_entry
-from tests.helpers.settling import numbers, send, settle_now, settle_quietly
+from tests.helpers.merging import merge_now, merge_quietly, numbers, send
 from txnstore.chain.codec import encode
 from txnstore.chain.payload import line_of, payload_of
+from txnstore.compactor.compact import background, merge, sources
+from txnstore.compactor.compact import small_commits as planning
 from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
-from txnstore.compactor.settle import plan as planning
-from txnstore.compactor.settle import settling
-from txnstore.connection import OpenParts
+from txnstore.compactor.compact.memory import Memory
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Partition
 from txnstore.core.log.slices import Slice
@@ -54,8 +54,10 @@ from txnstore.errors import (
     UnsupportedFormatError,
 )
 from txnstore.read.plan import IsolationLevel
+from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import SegmentWriter, encode_stream
 from txnstore.segment.schema import records_to_table
+from txnstore.segment.sums import row_hashes
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -77,7 +79,7 @@ def everything(store: Store) -> dict[str, list[dict[str, Any]]]:
     return {isolation: rows(store, "t", isolation) for isolation in ISOLATIONS}
 
 
-def settled(store: Store, tp: TopicPartition = T0) -> list[int]:
+def merged(store: Store, tp: TopicPartition = T0) -> list[int]:
     """The numbers of records of the batches of a partition that are not inlined."""
     return [batch.records for batch in batches(store, tp) if not batch.segment.inlined]
 
@@ -100,23 +102,23 @@ def test_a_reader_finds_the_same_before_and_after(store: Store, clock: ManualClo
     with begin(store, [b"open"], partition=1) as opened:
         send(store, numbers(2, 3))
         before = everything(store)
-        report = settle_now(store)
+        report = merge_now(store)
         assert report.batches == 3 + 1 + 2 + 3 + 1
         assert everything(store) == before
         assert everything(reopen(store, clock)) == everything(store)
-        assert (settled(store, T0), settled(store, T1)) == ([5, 1, 2], [4, 1])
+        assert (merged(store, T0), merged(store, T1)) == ([5, 1, 2], [4, 1])
         sound(store)
         opened.abort_transaction()
-    settle_now(store)
+    merge_now(store)
     assert rows(store) == [row for row in before["read_uncommitted"] if row["value"] not in (b"aborted", b"open")]
     assert not any(inlined(store, T0) + inlined(store, T1))
 
 
-def test_a_settled_segment_has_the_rows_of_all_partitions_and_who_they_belong_to(
+def test_a_merged_segment_has_the_rows_of_all_partitions_and_who_they_belong_to(
     store: Store, objects: MemoryStore
 ) -> None:
     send(store, numbers(3))
-    settle_now(store)
+    merge_now(store)
     (first,), (second,) = batches(store, T0), batches(store, T1)
     assert first.segment == second.segment
     assert (first.first_row, second.first_row, first.segment.rows) == (0, 3, 6)
@@ -129,7 +131,7 @@ def test_a_settled_segment_has_the_rows_of_all_partitions_and_who_they_belong_to
 def test_the_entry_has_the_sums_of_what_was_read_and_written(store: Store) -> None:
     """A verification compares them: records are neither lost nor changed."""
     send(store, numbers(3))
-    settle_now(store)
+    merge_now(store)
     chain = connection_of(store).chain
     key = connection_of(store).keys.entry(0, chain.refresh().sequence)
     events = json.loads(line_of(connection_of(store).objects.get(key)))["events"]
@@ -140,13 +142,13 @@ def test_the_entry_has_the_sums_of_what_was_read_and_written(store: Store) -> No
         assert (event["removed"], len(event["added"])) == ([0, 1, 2], 1)
 
 
-def test_consumers_read_on_across_a_settlement(store: Store) -> None:
+def test_consumers_read_on_across_a_merge(store: Store) -> None:
     send(store, numbers(4))
     with store.consumer() as consumer:
         consumer.assign([T0, T1])
         consumer.seek(T0, 1)
         seen = [(record.partition, record.offset) for record in consumer.poll(max_records=2)]
-        settle_now(store)
+        merge_now(store)
         while records := consumer.poll(0):
             seen += [(record.partition, record.offset) for record in records]
     assert sorted(seen) == [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
@@ -155,7 +157,7 @@ def test_consumers_read_on_across_a_settlement(store: Store) -> None:
 def test_deleted_records_of_one_partition_are_not_read(store: Store, clock: ManualClock) -> None:
     """The log starts inside its batch, while the other partition has all of its rows in the same segment."""
     send(store, numbers(4))
-    settle_now(store)
+    merge_now(store)
     store.delete_records({T0: 2})
     assert [(row["_partition"], row["_offset"]) for row in rows(reopen(store, clock))] == [
         (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)
@@ -168,19 +170,19 @@ def test_deleted_records_of_one_partition_are_not_read(store: Store, clock: Manu
 def test_an_old_snapshot_reads_the_entries(store: Store) -> None:
     send(store, numbers(3))
     before, expected = store.snapshot(), rows(store)
-    settle_now(store)
+    merge_now(store)
     assert rows(store, snapshot=before) == rows(store, snapshot=store.snapshot()) == expected
 
 
-def test_eight_settled_segments_become_one(store: Store, clock: ManualClock) -> None:
+def test_eight_merged_segments_become_one(store: Store, clock: ManualClock) -> None:
     """A partition that got nothing since the first of them has its rows in the new segment, too."""
     send(store, numbers(1))
     for number in range(8):
-        settle_now(store)
+        merge_now(store)
         assert len(segment_keys(store)) == number + 1
         send(store, numbers(2, 1 + 2 * number), partitions=[0])
     expected = rows(store)
-    settle_now(store)
+    merge_now(store)
     assert len(named_keys(store)) == 1
     assert rows(reopen(store, clock)) == rows(store) == expected
     sound(store)
@@ -189,17 +191,17 @@ def test_eight_settled_segments_become_one(store: Store, clock: ManualClock) -> 
 @pytest.mark.slow
 def test_rows_of_many_blocks_and_row_groups(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is decoded together, each partition gets its own rows."""
-    monkeypatch.setattr(settling, "_BLOCK_BYTES", 3_000)
-    monkeypatch.setattr(settling, "_GROUP_BYTES", 1_000)
-    monkeypatch.setattr(settling, "_PART_BYTES", 1)
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(background, "_MEMORY", Memory(16_000))
+    monkeypatch.setattr(merge, "_PART_BYTES", 1)
     for first in range(0, 90, 10):
         send(store, [b"%d" % number * 40 for number in range(first, first + 10)])
         expected = rows(store)
-        settle_now(store)
+        merge_now(store)
         assert rows(store) == expected
     send(store, numbers(1))
     expected = rows(store)
-    settle_now(store)
+    merge_now(store)
     assert rows(store) == expected
     assert len(named_keys(store)) == 3, "two merges of eight, of which the second was larger, and one of the rest"
     sound(store)
@@ -225,7 +227,7 @@ def test_a_column_that_the_chain_does_not_know_yet_is_kept(clock: ManualClock) -
             state = chain.refresh()
             if chain.number:
                 state = replace(state, topics=state.topics.insert("t", topic))
-            assert settling.settle(parts, state, Map()).errors == []
+            assert background.merge_small_commits(parts, state, Map()).errors == []
         assert rows(store) == expected
         assert not any(
             batch.segment.inlined for partition in range(6) for batch in batches(store, TopicPartition("t", partition))
@@ -243,14 +245,14 @@ def test_each_entry_of_a_backlog_is_fetched_once(
     window = 8_000
     monkeypatch.setattr(planning, "_WINDOW", window)
     decoded: list[int] = []
-    entries = settling._entries
+    read = SharedSegments.decoded
 
-    def measured(parts: OpenParts, sources: Iterable[Slice]) -> Any:
-        files = entries(parts, sources)
-        decoded.append(sum(file.table.nbytes for file in files.values()))
+    def measured(segments: SharedSegments, slices: Sequence[Slice]) -> Any:
+        files = read(segments, slices)
+        decoded.append(sum({id(file): file.table.nbytes for _, file in files}.values()))
         return files
 
-    monkeypatch.setattr(settling, "_entries", measured)
+    monkeypatch.setattr(SharedSegments, "decoded", measured)
     send(store, [b"%d" % number * 200 for number in range(40)])
     expected = rows(store)
     keys = {batch.segment.object for batch in batches(store)}
@@ -259,7 +261,7 @@ def test_each_entry_of_a_backlog_is_fetched_once(
         connection.chain.refresh()
         connection.objects.forget()
         connection.counts.reset()
-        report = settle_now(other)
+        report = merge_now(other)
         fetched = Counter(key for kind, key in connection.counts.log if kind == "get")
         written = [key for kind, key in connection.counts.log if kind == "put"]
     assert (report.batches, report.left) == (80, set())
@@ -286,7 +288,7 @@ class _Counting(MemoryStore):
 
 
 def test_a_close_does_not_wait_for_a_backlog(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "_FETCHES", 4)
+    monkeypatch.setattr(sources, "_FETCHES", 4)
     objects = _Counting(clock=clock)
     with new_store(clock, objects) as store:
         store.create_topic("t", partitions=2)
@@ -297,30 +299,29 @@ def test_a_close_does_not_wait_for_a_backlog(clock: ManualClock, monkeypatch: py
         state = parts.chains[0].refresh()
         connection.objects.forget()
         objects.hook = store.close
-        report = settling.settle(parts, state, Map())
+        report = background.merge_small_commits(parts, state, Map())
         assert objects.reads == 4
         assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
         assert segment_keys(store) == set()
 
 
 def test_a_close_does_not_wait_for_what_is_encoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1)
     send(store, numbers(5))
     blocks: list[int] = []
-    numbers_of = settling._numbers
 
     def closing(table: pa.Table) -> Any:
         blocks.append(table.num_rows)
         store.close()
-        return numbers_of(table)
+        return row_hashes(table)
 
-    monkeypatch.setattr(settling, "_numbers", closing)
-    report = settle_now(store)
+    monkeypatch.setattr(merge, "row_hashes", closing)
+    report = merge_now(store)
     assert (blocks, report.batches, report.left) == ([1], 0, {T0, T1})
     assert segment_keys(store) == set()
 
 
-def test_a_settlement_leaves_what_a_compaction_wrote(clock: ManualClock) -> None:
+def test_a_merge_leaves_what_a_compaction_wrote(clock: ManualClock) -> None:
     """One small commit after it must not write the topic again, and the next compaction then all of it once more."""
     with create_on(CountingStore(MemoryStore(clock=clock)), runtime=runtime(clock)) as store:
         store.create_topic("t", partitions=9)
@@ -331,7 +332,7 @@ def test_a_settlement_leaves_what_a_compaction_wrote(clock: ManualClock) -> None
         for _ in range(3):
             send(store, [b"x"], partitions=[0])
             before = connection_of(store).counts.snapshot().bytes_out
-            settle_now(store)
+            merge_now(store)
             assert connection_of(store).counts.snapshot().bytes_out - before < 10_000
             assert store.compact().merges <= 1
 
@@ -339,10 +340,10 @@ def test_a_settlement_leaves_what_a_compaction_wrote(clock: ManualClock) -> None
 # Maintenance ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_vacuum_deletes_what_settlements_replaced(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+def test_a_vacuum_deletes_what_merges_replaced(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
     for number in range(9):
         send(store, numbers(2, 2 * number))
-        settle_now(store)
+        merge_now(store)
     assert len(segment_keys(store)) == 9
     assert len(payloads(objects)) > 0
     expected = rows(store)
@@ -357,9 +358,9 @@ def test_a_vacuum_deletes_what_settlements_replaced(store: Store, clock: ManualC
     assert rows(store) == expected
 
 
-def test_a_settled_segment_stays_while_a_partition_has_rows_in_it(store: Store, clock: ManualClock) -> None:
+def test_a_merged_segment_stays_while_a_partition_has_rows_in_it(store: Store, clock: ManualClock) -> None:
     send(store, numbers(3))
-    settle_now(store)
+    merge_now(store)
     (key,) = named_keys(store)
     store.delete_records({T0: -1})
     clock.advance(DAY_MS)
@@ -385,7 +386,7 @@ def place_lease(store: Store, *partitions: TopicPartition) -> str:
 def test_a_compaction_of_one_partition_leaves_the_rows_of_the_others(store: Store, clock: ManualClock) -> None:
     for number in range(2):
         send(store, numbers(2, 2 * number))
-        settle_now(store)
+        merge_now(store)
     expected = rows(store)
     lease = place_lease(store, T1)
     store.compact()
@@ -395,14 +396,14 @@ def test_a_compaction_of_one_partition_leaves_the_rows_of_the_others(store: Stor
     sound(store)
 
 
-def test_partitions_with_a_lease_are_left_alone_and_settled_when_it_expires(store: Store, clock: ManualClock) -> None:
+def test_partitions_with_a_lease_are_left_alone_and_merged_when_it_expires(store: Store, clock: ManualClock) -> None:
     send(store, numbers(2))
     place_lease(store, T0)
-    report = settle_now(store)
+    report = merge_now(store)
     assert report.left == {T0}
     assert (inlined(store, T0), inlined(store, T1)) == ([True, True], [False])
     clock.advance(DURATION_MS + 1)
-    assert settle_now(store).left == set()
+    assert merge_now(store).left == set()
     assert inlined(store, T0) == [False]
 
 
@@ -410,7 +411,7 @@ def test_partitions_with_a_lease_are_left_alone_and_settled_when_it_expires(stor
 
 
 def rewritten(store: Store, objects: MemoryStore, change: Callable[[pa.Table], pa.Table]) -> str:
-    """Settle with other rows than there are in the entries; returns the key of the segment."""
+    """Merge with other rows than there are in the entries; returns the key of the segment."""
     send(store, numbers(2))
     appended = SegmentWriter.append
 
@@ -422,8 +423,8 @@ def rewritten(store: Store, objects: MemoryStore, change: Callable[[pa.Table], p
             appended(self, change(rows))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settling, "SegmentWriter", Wrong)
-        settle_now(store)
+        patch.setattr(merge, "SegmentWriter", Wrong)
+        merge_now(store)
     return batches(store)[0].segment.key
 
 
@@ -450,15 +451,15 @@ def test_a_scan_and_a_verification_compare_the_stored_partitions(store: Store, o
 # Races and failures ---------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_that_settle_the_same(clock: ManualClock) -> None:
+def test_two_processes_that_merge_the_same(clock: ManualClock) -> None:
     objects = HookStore(clock=clock)
     with new_store(clock, objects) as store:
         store.create_topic("t", partitions=2)
         send(store, numbers(3))
         expected = rows(store)
         other = reopen(store, clock)
-        objects.after_put = lambda: assert_settled(other, 6)
-        report = settle_quietly(store)
+        objects.after_put = lambda: assert_merged(other, 6)
+        report = merge_quietly(store)
         assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
         assert rows(store) == expected
         assert len(segment_keys(store)) == 2
@@ -468,8 +469,8 @@ def test_two_processes_that_settle_the_same(clock: ManualClock) -> None:
         sound(store)
 
 
-def assert_settled(store: Store, count: int) -> None:
-    assert settle_now(store).batches == count
+def assert_merged(store: Store, count: int) -> None:
+    assert merge_now(store).batches == count
 
 
 def delete_records(store: Store, offsets: dict[TopicPartition, int]) -> None:
@@ -484,12 +485,12 @@ def test_one_refused_replacement_does_not_take_the_others_with_it(clock: ManualC
         send(store, numbers(3))
         other = reopen(store, clock)
         objects.after_put = partial(delete_records, other, {T0: 1})
-        report = settle_now(store)
+        report = merge_now(store)
         assert (report.batches, report.left) == (3, {T0})
         assert [(row["_partition"], row["value"]) for row in rows(store)] == [
             (0, b"1"), (0, b"2"), (1, b"0"), (1, b"1"), (1, b"2")
         ]  # fmt: skip
-        assert settle_now(store).batches == 2, "its first batch is cut by the start of the log, and stays"
+        assert merge_now(store).batches == 2, "its first batch is cut by the start of the log, and stays"
         assert len(rows(store)) == 5
         sound(store)
 
@@ -499,9 +500,9 @@ def test_nothing_is_uploaded_for_what_the_chain_would_refuse(store: Store, clock
     parts = connection_of(store).parts_if_open()
     assert parts is not None
     state = parts.chains[0].refresh()
-    settle_now(store)
+    merge_now(store)
     requests(store)
-    report = settling.settle(parts, state, Map())
+    report = background.merge_small_commits(parts, state, Map())
     assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
     assert requests(store)["put"] == 0
 
@@ -519,7 +520,7 @@ def test_a_topic_that_was_deleted_meanwhile(clock: ManualClock) -> None:
             send(other, [b"new"])
 
         objects.after_put = create_again
-        assert settle_now(store).batches == 0
+        assert merge_now(store).batches == 0
         assert values(store) == [b"new", b"new"]
 
 
@@ -530,7 +531,7 @@ def test_several_runs_of_a_partition_are_one_segment_and_one_entry(store: Store)
         send(store, [b"x" * 100_000], partitions=[0])
         send(store, numbers(2, 2 * number), partitions=[0])
     before, head = rows(store), connection_of(store).chain.refresh().sequence
-    settle_now(store)
+    merge_now(store)
     assert connection_of(store).chain.refresh().sequence == head + 1
     assert [batch.records for batch in batches(store)] == [2, 1, 2, 1, 2, 1, 2]
     assert len({batch.segment.key for batch in batches(store)}) == 4
@@ -543,7 +544,7 @@ def test_commits_of_many_periods_of_the_retention_are_few_entries(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each stays a batch, so that none outlives its retention, and a reader fetches one object."""
-    monkeypatch.setattr(settling, "_RUNS", most)
+    monkeypatch.setattr(background, "_RUNS", most)
     store.alter_topic("t", config={"retention.ms": "60000"})
     with store.producer() as producer:
         for number in range(20):
@@ -551,9 +552,9 @@ def test_commits_of_many_periods_of_the_retention_are_few_entries(
             producer.flush()
             clock.advance(10_000)
     before, head = rows(store), connection_of(store).chain.refresh().sequence
-    assert settle_now(store).left == set()
+    assert merge_now(store).left == set()
     assert connection_of(store).chain.refresh().sequence == head + -(-20 // most)
-    assert settled(store) == [1] * 20
+    assert merged(store) == [1] * 20
     assert len(named_keys(store)) == 1
     assert rows(store) == before
     sound(store)
@@ -573,7 +574,7 @@ def test_aborted_commits_alone_cost_no_upload(store: Store) -> None:
     aborted_commit(store, "t")
     assert inlined(store) == [True]
     requests(store)
-    assert settle_now(store).batches == 1
+    assert merge_now(store).batches == 1
     assert requests(store)["put"] == 0
     assert batches(store) == []
     sound(store)
@@ -590,19 +591,19 @@ def test_a_damaged_topic_holds_no_other_one_up(clock: ManualClock, objects: Memo
         intact = objects.get(key)
         objects.put(key, line_of(intact) + bytes(len(payload_of(intact))))
         connection_of(store).objects.forget()
-        report = settle_quietly(store)
+        report = merge_quietly(store)
         assert report.left == {T0, T1}
         (error,) = report.errors
         assert isinstance(error, CorruptionError)
         assert key in str(error)
         assert report.batches == 8
         objects.put(key, intact)
-        assert settle_now(store).batches == 4
+        assert merge_now(store).batches == 4
         sound(store)
 
 
-def test_what_a_vacuum_deleted_after_another_settlement_is_no_damage(clock: ManualClock) -> None:
-    """1. This process plans. 2. Another one settles, and a vacuum deletes the entries' payloads. 3. This one reads."""
+def test_what_a_vacuum_deleted_after_another_merge_is_no_damage(clock: ManualClock) -> None:
+    """1. This process plans. 2. Another one merges, and a vacuum deletes the entries' payloads. 3. This one reads."""
     objects = MemoryStore(clock=clock)
     with new_store(clock, objects) as store, reopen(store, clock) as slow:
         store.create_topic("t", partitions=2)
@@ -610,16 +611,16 @@ def test_what_a_vacuum_deleted_after_another_settlement_is_no_damage(clock: Manu
         parts = connection_of(slow).parts_if_open()
         assert parts is not None
         state = parts.chains[0].refresh()
-        settle_now(store)
+        merge_now(store)
         clock.advance(DAY_MS)
         store.vacuum()
         connection_of(slow).objects.forget()
-        report = settling.settle(parts, state, Map())
+        report = background.merge_small_commits(parts, state, Map())
         assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
 
 
 @pytest.mark.slow
-def test_a_damaged_settled_segment_stays_and_later_commits_are_settled(
+def test_a_damaged_merged_segment_stays_and_later_commits_are_merged(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The merge that fails with it is tried once by a process."""
@@ -633,7 +634,7 @@ def test_a_damaged_settled_segment_stays_and_later_commits_are_settled(
             send(store, numbers(8))
             executor.run_all()
         assert sum(inlined(store)) <= 8
-        assert store.metrics().settle_failures == 1
+        assert store.metrics().background_merge_failures == 1
         assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
         assert "was altered" in caplog.text
         assert len(named_keys(store)) <= 15, "eight that were tried, and fewer than eight others"
@@ -644,12 +645,12 @@ def test_a_damaged_entry_leaves_older_segments_to_the_next_merge(store: Store, o
     """They are sound: the merge without them fails, too."""
     for number in range(8):
         send(store, numbers(1, number))
-        settle_now(store)
+        merge_now(store)
     send(store, [b"damaged"])
     key = batches(store)[-1].segment.object
     objects.put(key, objects.get(key).replace(b"damaged", b"altered"))
     connection_of(store).objects.forget()
-    report = settle_quietly(store)
+    report = merge_quietly(store)
     assert (report.left, report.damaged) == ({T0, T1}, set())
     assert all("altered" in str(error) for error in report.errors)
 
@@ -662,11 +663,11 @@ def test_a_replacement_of_unknown_outcome(clock: ManualClock, fault: Fault) -> N
         send(store, numbers(2))
         expected = rows(store)
         faults.plan = on(fault, "put_if_absent", key_contains="entries/", times=None)
-        report = settle_quietly(store)
+        report = merge_quietly(store)
         assert (report.left, report.batches) == ({T0, T1}, 0)
         assert [type(error) for error in report.errors] == [UnknownOutcomeError] * 2
         faults.plan = no_faults
-        settle_now(store)
+        merge_now(store)
         assert rows(store) == expected
         assert inlined(store) == [False]
         sound(store)
@@ -675,7 +676,7 @@ def test_a_replacement_of_unknown_outcome(clock: ManualClock, fault: Fault) -> N
 def test_nothing_is_written_with_an_unknown_feature_of_writers(store: Store) -> None:
     send(store, numbers(2))
     append_entry(connection_of(store).counts.inner, write=["sealed-records"])
-    report = settle_quietly(store)
+    report = merge_quietly(store)
     assert (report.left, report.batches) == ({T0, T1}, 0)
     (error,) = report.errors
     assert isinstance(error, UnsupportedFormatError)
@@ -695,7 +696,7 @@ def background_store(clock: ManualClock, executor: DeferredExecutor, sleep: Call
     return store
 
 
-def test_a_settlement_is_one_upload_and_one_listing_for_64_entries(store: Store, clock: ManualClock) -> None:
+def test_a_merge_is_one_upload_and_one_listing_for_64_entries(store: Store, clock: ManualClock) -> None:
     """Without a read: this process has written what it merges. Its replacement is an entry of its own here."""
     connection = connection_of(store)
     send(store, numbers(70 - connection.chain.state.sequence))
@@ -707,7 +708,7 @@ def test_a_settlement_is_one_upload_and_one_listing_for_64_entries(store: Store,
     # An entry for each commit and one for the replacement; the segment, the checkpoint with its index, and the hint.
     assert kinds["put_if_absent"] <= 58 + 1 + 3
     assert len(segment_keys(store)) == 2
-    assert store.metrics().settled == 2 * (61 + 63)
+    assert store.metrics().background_merged_batches == 2 * (61 + 63)
 
 
 def test_the_next_commit_carries_the_replacement(clock: ManualClock) -> None:
@@ -730,14 +731,14 @@ def test_the_next_commit_carries_the_replacement(clock: ManualClock) -> None:
         producer.send("t", b"next", partition=0)
         executor.run_all()
         assert connection_of(store).chain.state.sequence == head + 1
-        assert inlined(store) == [False, True, True, True], "the settled ones; the last of these eight, and two"
+        assert inlined(store) == [False, True, True, True], "the merged ones; the last of these eight, and two"
         sound(store)
 
 
-def test_what_failed_is_settled_later_though_it_did_not_change(
+def test_what_failed_is_merged_later_though_it_did_not_change(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lease, and a failure: the next settlement of the process plans these partitions again."""
+    """A lease, and a failure: the next merge of the process plans these partitions again."""
     executor = DeferredExecutor()
     with background_store(clock, executor, clock.sleep) as store:
         send(store, numbers(5 - connection_of(store).chain.state.sequence))
@@ -749,15 +750,15 @@ def test_what_failed_is_settled_later_though_it_did_not_change(
         assert (inlined(store, T0)[0], inlined(store, T1)[0]) == (True, False)
         connection_of(store).objects.delete([lease])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(settling, "_upload", fail)
+            patch.setattr(merge, "_encode", fail)
             send(store, numbers(8), partitions=[1])
             executor.run_all()
         assert (inlined(store, T0)[0], inlined(store, T1)[1]) == (True, True)
-        assert store.metrics().settle_failures == 1
+        assert store.metrics().background_merge_failures == 1
         send(store, numbers(8), partitions=[1])
         executor.run_all()
         assert (inlined(store, T0)[0], inlined(store, T1)[1]) == (False, False)
-        assert "small commits not settled: no upload" in caplog.text
+        assert "small commits not merged: no upload" in caplog.text
         sound(store)
 
 
@@ -774,7 +775,7 @@ class _Denying(CountingStore):
         super().put(key, data)
 
 
-def test_a_process_that_may_not_write_a_topic_settles_the_others_and_warns_once(
+def test_a_process_that_may_not_write_a_topic_merges_the_others_and_warns_once(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     inner = MemoryStore(clock=clock)
@@ -786,13 +787,13 @@ def test_a_process_that_may_not_write_a_topic_settles_the_others_and_warns_once(
         for _ in range(3):
             send(limited, numbers(8), "secret")
             send(limited, numbers(8), "t")
-        assert limited.metrics().settle_failures >= 3
+        assert limited.metrics().background_merge_failures >= 3
         assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
         assert "access denied" in caplog.text
         secret = TopicPartition("secret", 0)
         assert all(inlined(limited, secret))
         assert not all(inlined(limited))
-        settle_now(store)
+        merge_now(store)
         assert not any(inlined(store, secret))
         sound(store)
 
@@ -843,7 +844,7 @@ def test_an_idle_partition_is_not_looked_at_again(clock: ManualClock, monkeypatc
 
 
 def test_a_close_does_not_connect_again(clock: ManualClock) -> None:
-    """One settlement is queued, and another one continues while the store is closed."""
+    """One merge is queued, and another one continues while the store is closed."""
     executor = DeferredExecutor()
     with background_store(clock, executor, clock.sleep) as store:
         connection = connection_of(store)
@@ -856,7 +857,7 @@ def test_a_close_does_not_connect_again(clock: ManualClock) -> None:
         assert all(inlined(store))
 
 
-def test_a_settlement_that_a_close_overtakes_ends_with_the_topic(clock: ManualClock) -> None:
+def test_a_merge_that_a_close_overtakes_ends_with_the_topic(clock: ManualClock) -> None:
     objects = HookStore(clock=clock)
     with new_store(clock, objects) as store:
         for name in ("t", "u", "v"):
@@ -866,7 +867,7 @@ def test_a_settlement_that_a_close_overtakes_ends_with_the_topic(clock: ManualCl
         objects.after_put = store.close
         parts = connection.parts_if_open()
         assert parts is not None
-        report = settling.settle(parts, parts.chains[0].refresh(), Map())
+        report = background.merge_small_commits(parts, parts.chains[0].refresh(), Map())
         assert report.batches == 4
         assert report.left == {TopicPartition("u", 0), TopicPartition("v", 0), TopicPartition("v", 1)}
         assert connection.parts_if_open() is None

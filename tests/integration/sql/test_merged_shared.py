@@ -1,4 +1,4 @@
-"""Settled segments in SQL: files with the rows of several partitions, of which only some may be visible."""
+"""Merged segments in SQL: files with the rows of several partitions, of which only some may be visible."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import connection_of
-from tests.helpers.settling import numbers, send, settle_now
+from tests.helpers.merging import merge_now, numbers, send
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill
-from txnstore.compactor.settle import settling
+from txnstore.compactor.compact import merge
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.read.plan import IsolationLevel
@@ -31,9 +31,9 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
         yield made
 
 
-def settle_all(store: Store) -> None:
+def merge_all(store: Store) -> None:
     for chain in connection_of(store).chains:
-        settle_now(store, chain.number)
+        merge_now(store, chain.number)
 
 
 def shown(store: Store) -> int:
@@ -48,9 +48,9 @@ def test_the_view_has_the_rows_of_a_scan(store: Store) -> None:
     fill(store, "t", transactions=5)
     abort(store, "t")
     fill(store, "t", transactions=2, first=5)
-    settle_all(store)
+    merge_all(store)
     fill(store, "t", transactions=2, first=7)
-    settle_all(store)
+    merge_all(store)
     fill(store, "t", transactions=1, first=9)
     before = store.snapshot()
     assert shown(store) == 11 * 8
@@ -66,7 +66,7 @@ def test_the_view_has_the_rows_of_a_scan(store: Store) -> None:
 def test_each_format(store: Store, config: dict[str, str]) -> None:
     store.alter_topic("t", config=config)
     send(store, numbers(3), partitions=range(5))
-    settle_all(store)
+    merge_all(store)
     store.delete_records({TopicPartition("t", 3): 2})
     assert shown(store) == 13
 
@@ -76,17 +76,17 @@ def test_columns_that_a_topic_has_got_since(store: Store) -> None:
     store.create_topic("wide", schema=old, partitions=3)
     with store.producer() as producer:
         producer.send_table("wide", pa.table({"a": range(9)}, schema=old))
-    settle_all(store)
+    merge_all(store)
     store.alter_topic("wide", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
     with store.duckdb() as con:
         assert assert_equals_scan(store, con, "wide") == 9
 
 
-def test_emitted_views_read_settled_files(store: Store) -> None:
+def test_emitted_views_read_merged_files(store: Store) -> None:
     send(store, numbers(3), partitions=range(5))
-    settle_all(store)
+    merge_all(store)
     send(store, numbers(2, 3), partitions=range(5))
-    settle_all(store)
+    merge_all(store)
     store.delete_records({TopicPartition("t", 1): 1})
     with duckdb.connect() as bare:
         bare.execute(emit_views(connection_of(store)))
@@ -99,14 +99,15 @@ def test_a_file_without_partitions_is_damage(store: Store, monkeypatch: pytest.M
 
     class Without(SegmentWriter):
         def __init__(self, schema: pa.Schema, *args: Any, **options: Any) -> None:
-            super().__init__(schema.remove(0), *args, **options)
+            self._left = [name for name in schema.names if name != "_partition"]  # A file of one partition has none.
+            super().__init__(pa.schema([schema.field(name) for name in self._left]), *args, **options)
 
         def append(self, rows: pa.Table | pa.RecordBatch) -> None:
-            super().append(rows.drop_columns(["_partition"]))
+            super().append(rows.select(self._left))
 
-    monkeypatch.setattr(settling, "SegmentWriter", Without)
+    monkeypatch.setattr(merge, "SegmentWriter", Without)
     send(store, numbers(3), partitions=range(5))
-    settle_all(store)
+    merge_all(store)
     if cut:
         store.delete_records({TopicPartition("t", partition): 1 for partition in range(5)})
     with store.duckdb() as con, pytest.raises((duckdb.Error, TxnStoreError), match="_partition"):

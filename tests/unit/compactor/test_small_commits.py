@@ -1,4 +1,4 @@
-"""Plans of settlements, from chains that were never written: runs, sizes, aborted data, the last stable offset."""
+"""Plans of merges, from chains that were never written: runs, sizes, aborted data, the last stable offset."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.compactor.settle import plan as planning
-from txnstore.compactor.settle.plan import Settlement, inlined_only, plan_settling
+from txnstore.compactor.compact import small_commits as planning
+from txnstore.compactor.compact.small_commits import TopicMerge, inlined_only, plan_small_commits
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
@@ -36,8 +36,8 @@ def large(base: int, name: str = "own", size: int = MIB) -> Batch:
     return Batch(base, base + 10, 10, Segment(f"topics/t/0/{name}", "parquet", size, "00", 10), 0, 0)
 
 
-def settled(base: int, name: str, size: int = KIB, *, at: int = 0, rows: int = 20, limit: int | None = None) -> Batch:
-    """Half of the rows of a settled segment."""
+def merged(base: int, name: str, size: int = KIB, *, at: int = 0, rows: int = 20, limit: int | None = None) -> Batch:
+    """Half of the rows of a merged segment."""
     segment = Segment(f"topics/t/0/{name}", "parquet", size, "00", rows, explicit_offsets=True)
     return Batch(base, limit or base + 10, 10, segment, at, at, appended_at=at)
 
@@ -50,8 +50,8 @@ def log(*batches: Batch, **more: object) -> Partition:
 
 def plan(
     *logs: Partition, config: TopicConfig | None = None, before: Mapping[TopicPartition, Partition] | None = None
-) -> list[Settlement]:
-    return plan_settling(state(*logs), before or Map(), lambda _: config or TopicConfig())
+) -> list[TopicMerge]:
+    return plan_small_commits(state(*logs), before or Map(), lambda _: config or TopicConfig())
 
 
 def state(*logs: Partition) -> State:
@@ -61,26 +61,26 @@ def state(*logs: Partition) -> State:
     return replace(first_state(0, 1), topics=Map({"t": TOPIC}), partitions=partitions)
 
 
-def spans(settlements: Iterable[Settlement]) -> list[list[tuple[int, int, int, int]]]:
-    """Partition, first offset, limit and number of sources of each plan of each settlement."""
+def spans(merges: Iterable[TopicMerge]) -> list[list[tuple[int, int, int, int]]]:
+    """Partition, first offset, limit and number of sources of each plan of each merge."""
     return [
-        [(each.tp.partition, each.base_offset, each.limit, len(each.sources)) for each in settlement.plans]
-        for settlement in settlements
+        [(each.tp.partition, each.base_offset, each.limit, len(each.sources)) for each in merge.plans]
+        for merge in merges
     ]
 
 
 def test_the_small_batches_of_all_partitions_of_a_topic_are_merged() -> None:
-    settlements = plan(log(small(0), small(10)), log(), log(small(0)))
-    assert spans(settlements) == [[(0, 0, 20, 2), (2, 0, 10, 1)]]
-    assert {each.revision for each in settlements[0].plans} == {3}
+    merges = plan(log(small(0), small(10)), log(), log(small(0)))
+    assert spans(merges) == [[(0, 0, 20, 2), (2, 0, 10, 1)]]
+    assert {each.revision for each in merges[0].plans} == {3}
 
 
 def test_without_small_batches_nothing_is_planned() -> None:
-    assert plan(log(large(0)), log(settled(0, "a")), log()) == []
-    assert plan(*(log(settled(0, f"{number}")) for number in range(9))) == []
+    assert plan(log(large(0)), log(merged(0, "a")), log()) == []
+    assert plan(*(log(merged(0, f"{number}")) for number in range(9))) == []
 
 
-def test_a_log_that_was_settled_and_is_the_same_is_left_out() -> None:
+def test_a_log_that_was_merged_and_is_the_same_is_left_out() -> None:
     first, other = log(small(0)), log(small(0))
     assert spans(plan(first, other, before={TopicPartition("t", 0): first})) == [[(1, 0, 10, 1)]]
     equal = log(*first.batches)
@@ -105,8 +105,8 @@ def test_nothing_below_the_start_of_the_log_is_merged() -> None:
 
 def test_an_aborted_batch_is_removed_without_being_read() -> None:
     aborted = (AbortedTxn(ABORTER, 10, 20, 21),)
-    settlements = plan(log(small(0), small(10, producer=ABORTER), small(21), aborted=aborted))
-    (only,) = settlements[0].plans
+    merges = plan(log(small(0), small(10, producer=ABORTER), small(21), aborted=aborted))
+    (only,) = merges[0].plans
     assert [source.batch.base_offset for source in only.sources] == [0, 21]
     assert [batch.base_offset for batch in only.removed] == [0, 10, 21]
 
@@ -116,10 +116,10 @@ def test_batches_that_are_all_aborted_are_removed() -> None:
     assert spans(plan(log(small(0, producer=ABORTER), aborted=aborted))) == [[(0, 0, 10, 0)]]
 
 
-@pytest.mark.parametrize("between", [large(20), settled(20, "a")], ids=["own", "settled"])
+@pytest.mark.parametrize("between", [large(20), merged(20, "a")], ids=["own", "merged"])
 def test_no_run_reaches_across_a_batch_of_another_kind(between: Batch) -> None:
-    settlements = plan(log(small(0), small(10), between, small(30), small(40)))
-    assert spans(settlements) == [[(0, 0, 20, 2), (0, 30, 50, 2)]]
+    merges = plan(log(small(0), small(10), between, small(30), small(40)))
+    assert spans(merges) == [[(0, 0, 20, 2), (0, 30, 50, 2)]]
 
 
 def test_a_batch_with_tombstones_that_a_clean_has_read_stays() -> None:
@@ -139,60 +139,60 @@ def test_no_record_outlives_its_retention_with_later_ones() -> None:
     assert spans(plan(log(*batches))) == [[(0, 0, 50, 5)]]
 
 
-def test_eight_settled_segments_of_a_size_are_merged_with_the_small_batches() -> None:
-    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
+def test_eight_merged_segments_of_a_size_are_merged_with_the_small_batches() -> None:
+    parts = [merged(10 * number, f"{number}", at=number) for number in range(8)]
     assert spans(plan(log(*parts[:7], small(70)))) == [[(0, 70, 80, 1)]]
     assert spans(plan(log(*parts, small(80)))) == [[(0, 0, 90, 9)]]
 
 
 def test_merged_segments_are_left_by_partitions_that_have_not_changed_too() -> None:
     """Else each of them would stay for the rest of its rows."""
-    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
-    idle, busy = log(*parts[:3], settled(30, "other")), log(*parts, small(80))
-    settlements = plan(idle, busy, before={TopicPartition("t", 0): idle})
-    assert spans(settlements) == [[(0, 0, 30, 3), (1, 0, 90, 9)]]
+    parts = [merged(10 * number, f"{number}", at=number) for number in range(8)]
+    idle, busy = log(*parts[:3], merged(30, "other")), log(*parts, small(80))
+    merges = plan(idle, busy, before={TopicPartition("t", 0): idle})
+    assert spans(merges) == [[(0, 0, 30, 3), (1, 0, 90, 9)]]
 
 
 def test_a_larger_segment_between_them_stays_and_ends_nothing() -> None:
     """Else a large commit after each seven small ones would keep all of them from being merged, for good."""
-    older = [settled(10 * number, f"o{number}", at=number) for number in range(4)]
-    between = settled(40, "between", 300 * KIB, at=4)
-    newer = [settled(50 + 10 * number, f"n{number}", at=5 + number) for number in range(4)]
+    older = [merged(10 * number, f"o{number}", at=number) for number in range(4)]
+    between = merged(40, "between", 300 * KIB, at=4)
+    newer = [merged(50 + 10 * number, f"n{number}", at=5 + number) for number in range(4)]
     assert spans(plan(log(*older, between, *newer[:3], small(80)))) == [[(0, 80, 90, 1)]]
     assert spans(plan(log(*older, between, *newer, small(90)))) == [[(0, 0, 40, 4), (0, 50, 100, 5)]]
 
 
 def test_segments_of_the_next_size_are_merged_with_the_smaller_ones_after_them() -> None:
-    parts = [settled(10 * number, f"{number}", 300 * KIB, at=number) for number in range(8)]
-    assert spans(plan(log(*parts, settled(80, "s", at=8), small(90)))) == [[(0, 0, 100, 10)]]
+    parts = [merged(10 * number, f"{number}", 300 * KIB, at=number) for number in range(8)]
+    assert spans(plan(log(*parts, merged(80, "s", at=8), small(90)))) == [[(0, 0, 100, 10)]]
 
 
 def test_the_order_of_segments_is_that_of_their_appends_in_all_partitions() -> None:
     """A partition that is seldom written has old segments among its last ones, which end nothing in others."""
-    busy = [settled(10 * number, f"{number}", at=100 + number) for number in range(8)]
-    seldom = log(settled(0, "old", 3 * MIB, at=1), small(10))
+    busy = [merged(10 * number, f"{number}", at=100 + number) for number in range(8)]
+    seldom = log(merged(0, "old", 3 * MIB, at=1), small(10))
     assert spans(plan(log(*busy, small(80)), seldom)) == [[(0, 0, 90, 9), (1, 10, 20, 1)]]
-    large = [settled(10 * number, f"{9 - number}", 15 * MIB, at=100 + number) for number in range(4)]
-    seldom = log(settled(0, "old", 15 * MIB, at=1), small(10))
+    large = [merged(10 * number, f"{9 - number}", 15 * MIB, at=100 + number) for number in range(4)]
+    seldom = log(merged(0, "old", 15 * MIB, at=1), small(10))
     assert spans(plan(log(*large, small(40)), seldom)) == [[(0, 0, 50, 5), (1, 10, 20, 1)]]
 
 
 def test_segments_that_are_large_together_are_merged_before_there_are_eight() -> None:
     """Else they would never be: eight of them are more than is merged at a time."""
-    parts = [settled(10 * number, f"{number}", 15 * MIB, at=number) for number in range(5)]
+    parts = [merged(10 * number, f"{number}", 15 * MIB, at=number) for number in range(5)]
     assert spans(plan(log(*parts[:4], small(50)))) == [[(0, 50, 60, 1)]]
     assert spans(plan(log(*parts, small(50)))) == [[(0, 10, 60, 5)]]
 
 
 def test_a_segment_of_the_largest_size_is_not_merged_again() -> None:
-    parts = [settled(10 * number, f"{number}", 16 * MIB, at=number) for number in range(9)]
+    parts = [merged(10 * number, f"{number}", 16 * MIB, at=number) for number in range(9)]
     assert spans(plan(log(*parts, small(90)))) == [[(0, 90, 100, 1)]]
 
 
 def test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an entry has for all partitions is in one settlement; older segments are in the first one."""
+    """What an entry has for all partitions is in one merge; older segments are in the first one."""
     monkeypatch.setattr(planning, "_WINDOW", 3 * (KIB + planning._OVERHEAD))
-    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
+    parts = [merged(10 * number, f"{number}", at=number) for number in range(8)]
     entries = [small(10 * number) for number in range(7)]
     first = log(*parts, *(replace(each, base_offset=80 + 10 * n, limit=90 + 10 * n) for n, each in enumerate(entries)))
     shared = [replace(each, base_offset=n, limit=n + 1, records=1) for n, each in enumerate(entries[2:6])]
@@ -203,15 +203,15 @@ def test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions(monkeypat
 
 def test_segments_of_a_compaction_are_not_merged_with_those_of_other_partitions() -> None:
     """Each is what the compaction wants; the next one would write all of them again."""
-    own = [settled(0, f"own{number}", 300 * KIB, at=number, rows=10) for number in range(12)]
+    own = [merged(0, f"own{number}", 300 * KIB, at=number, rows=10) for number in range(12)]
     assert spans(plan(*(log(each) for each in own), log(small(0)))) == [[(12, 0, 10, 1)]]
     assert spans(plan(*(log(each, small(10)) for each in own))) == [[(number, 10, 20, 1) for number in range(12)]]
 
 
 def test_segments_of_one_partition_alone_are_merged_with_each_other() -> None:
     """A topic of which one partition is written."""
-    own = [settled(10 * number, f"{number}", at=number, rows=10) for number in range(8)]
-    other = log(settled(0, "other", at=9, rows=10))
+    own = [merged(10 * number, f"{number}", at=number, rows=10) for number in range(8)]
+    other = log(merged(0, "other", at=9, rows=10))
     assert spans(plan(log(*own[:7], small(70)), other)) == [[(0, 70, 80, 1)]]
     assert spans(plan(log(*own, small(80)), other)) == [[(0, 0, 90, 9)]]
     mixed = [replace(each, segment=replace(each.segment, rows=20)) if n % 2 else each for n, each in enumerate(own)]
@@ -221,21 +221,21 @@ def test_segments_of_one_partition_alone_are_merged_with_each_other() -> None:
 def test_segments_of_one_partition_alone_are_not_merged_across_periods() -> None:
     """They would stay as many batches, and a compaction would move them again when the first of them is deleted."""
     config = TopicConfig(retention_ms=8_000)
-    own = [settled(10 * number, f"{number}", at=1_000 * number, rows=10) for number in range(8)]
+    own = [merged(10 * number, f"{number}", at=1_000 * number, rows=10) for number in range(8)]
     assert spans(plan(log(*own, small(80, at=7_000)), config=config)) == [[(0, 80, 90, 1)]]
 
 
 def test_a_damaged_segment_is_left_where_it_is() -> None:
-    parts = [settled(10 * number, f"{number}", at=number) for number in range(9)]
+    parts = [merged(10 * number, f"{number}", at=number) for number in range(9)]
     damaged = {parts[3].segment.object}
-    (first,) = plan_settling(state(log(*parts, small(90))), Map(), lambda _: TopicConfig(), damaged)
+    (first,) = plan_small_commits(state(log(*parts, small(90))), Map(), lambda _: TopicConfig(), damaged)
     assert spans([first]) == [[(0, 0, 30, 3), (0, 40, 100, 6)]]
-    assert spans([Settlement(TOPIC, tuple(inlined_only(first.plans)))]) == [[(0, 90, 100, 1)]]
+    assert spans([TopicMerge(TOPIC, tuple(inlined_only(first.plans)))]) == [[(0, 90, 100, 1)]]
 
 
 def test_the_small_commits_alone_of_a_plan_with_aborted_ones() -> None:
     aborted = (AbortedTxn(ABORTER, 80, 90, 91),)
-    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
+    parts = [merged(10 * number, f"{number}", at=number) for number in range(8)]
     (only,) = plan(log(*parts, small(80, producer=ABORTER), small(91), aborted=aborted))
     (rest,) = inlined_only(only.plans)
     assert [batch.base_offset for batch in rest.removed] == [80, 91]
@@ -246,14 +246,14 @@ def test_the_small_commits_alone_of_a_plan_with_aborted_ones() -> None:
 
 
 class Written:
-    """A topic that is settled after each of many commits."""
+    """A topic that is merged after each of many commits."""
 
     def __init__(self, partitions: int) -> None:
         self.logs = [log() for _ in range(partitions)]
         self.committed = self.written = 0
 
     def commit(self, size: int, partitions: Sequence[int]) -> None:
-        """Commit, and settle: a settled segment is as large as what it was merged from."""
+        """Commit, and merge: a merged segment is as large as what it was merged from."""
         self.committed += size
         rows = 10 * len(partitions)
         at = next(_entries)
@@ -262,17 +262,15 @@ class Written:
             base = self.logs[number].high_watermark
             batch = Batch(base, base + 10, 10, segment, 0, 0, 10 * place, appended_at=at)
             self.logs[number] = log(*self.logs[number].batches, batch)
-        for settlement in plan(*self.logs):
-            self._apply(settlement)
+        for merge in plan(*self.logs):
+            self._apply(merge)
 
-    def _apply(self, settlement: Settlement) -> None:
-        size, rows = (
-            sum(values) for values in zip(*((p.source_bytes, p.records) for p in settlement.plans), strict=True)
-        )
+    def _apply(self, merge: TopicMerge) -> None:
+        size, rows = (sum(values) for values in zip(*((p.source_bytes, p.records) for p in merge.plans), strict=True))
         segment = Segment(f"topics/t/0/{next(_entries)}", "parquet", size, "00", rows, explicit_offsets=True)
         self.written += size
         first = 0
-        for each in settlement.plans:
+        for each in merge.plans:
             at = max(batch.appended_at for batch in each.removed)
             merged = Batch(each.base_offset, each.limit, each.records, segment, 0, 0, first, appended_at=at)
             first += each.records
@@ -319,7 +317,7 @@ def test_only_the_end_of_a_log_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(planning, "_OTHERS", 1)
     assert spans(plan(log(small(0), large(10), large(20, "b"), small(30)))) == [[(0, 30, 40, 1)]]
     monkeypatch.setattr(planning, "_MERGED", 1)
-    assert spans(plan(log(small(0), settled(10, "a"), settled(20, "b"), small(30)))) == [[(0, 30, 40, 1)]]
+    assert spans(plan(log(small(0), merged(10, "a"), merged(20, "b"), small(30)))) == [[(0, 30, 40, 1)]]
 
 
 def test_commits_of_another_size_between_the_small_ones_hide_none_of_them() -> None:
@@ -329,4 +327,4 @@ def test_commits_of_another_size_between_the_small_ones_hide_none_of_them() -> N
 
 def test_a_topic_that_is_being_deleted_is_left_alone() -> None:
     closed = replace(state(log(small(0))), deleted=Map({"t": TOPIC.revision}))
-    assert plan_settling(closed, Map(), lambda _: TopicConfig()) == []
+    assert plan_small_commits(closed, Map(), lambda _: TopicConfig()) == []

@@ -1,4 +1,4 @@
-"""Plans which batches are settled: from the state of a chain alone; no I/O.
+"""Plans what a process merges in its background: the small commits of a chain, from its state alone; no I/O.
 
 A chain that is written in small commits has an inlined batch for each partition of each commit. Those that are decided
 are merged into one segment per topic, with the rows of all partitions. Eight such segments of about the same size
@@ -12,19 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.compactor.compact.ages import period
-from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.compactor.compact.merge_plan import LogOfMerges, MergePlan, period
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Layout, Partition, Segment
-from txnstore.core.log.slices import whole_batch
-from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.model import TopicPartition, items_of
 from txnstore.core.state import State
 
-#: The sizes of settled segments, in bytes: as many as :data:`_FAN` of one size are merged into one of a larger size.
+#: The sizes of merged segments, in bytes: as many as :data:`_FAN` of one size are merged into one of a larger size.
 _SIZES = (0, 32 << 10, 256 << 10, 2 << 20, 16 << 20)
 _FAN = 8
-#: The maximum size in bytes of the settled segments that are merged at a time.
+#: The maximum size in bytes of the merged segments that are merged again at a time.
 _LARGE = 64 << 20
 #: The maximum size in bytes of the segments in entries that are merged at a time, which are in memory together, and
 #: what each of them takes besides.
@@ -39,7 +36,7 @@ Place = tuple[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class TopicMerge:
     """What is merged into one segment: runs of adjacent batches of partitions of a topic.
 
     A run of aborted batches has no sources: it is only removed.
@@ -49,16 +46,16 @@ class Settlement:
     plans: tuple[MergePlan, ...]
 
 
-def plan_settling(
+def plan_small_commits(
     state: State, before: _Logs, config_of: Callable[[CatalogTopic], TopicConfig | None], damaged: Collection[str] = ()
-) -> list[Settlement]:
-    """Plan what is settled in a chain.
+) -> list[TopicMerge]:
+    """Plan the merges of the small commits of a chain.
 
     Args:
-        before: The logs of the partitions of which nothing was left to settle: those that are still the same are left
+        before: The logs of the partitions of which nothing was left to merge: those that are still the same are left
             out.
-        config_of: Returns the settings of a topic; None if they cannot be read, so that nothing of it is settled.
-        damaged: The objects of settled segments that stay as they are, because a merge could not read them.
+        config_of: Returns the settings of a topic; None if they cannot be read, so that nothing of it is merged.
+        damaged: The objects of merged segments that stay as they are, because a merge could not read them.
     """
     by_topic: dict[str, dict[TopicPartition, Partition]] = {}
     changed: dict[str, list[TopicPartition]] = {}
@@ -66,13 +63,13 @@ def plan_settling(
         by_topic.setdefault(tp.topic, {})[tp] = log
         if before.get(tp) is not log:
             changed.setdefault(tp.topic, []).append(tp)
-    settlements: list[Settlement] = []
+    merges: list[TopicMerge] = []
     for name in sorted(changed):
         topic = state.topics[name]
         config = config_of(topic) if not state.is_closed(topic) else None
         if config is not None:
-            settlements += _of_topic(topic, by_topic[name], changed[name], config, damaged)
-    return settlements
+            merges += _of_topic(topic, by_topic[name], changed[name], config, damaged)
+    return merges
 
 
 def _of_topic(
@@ -81,8 +78,8 @@ def _of_topic(
     changed: Iterable[TopicPartition],
     config: TopicConfig,
     damaged: Collection[str],
-) -> Iterator[Settlement]:
-    """The settlements of a topic; none if it has no small commits."""
+) -> Iterator[TopicMerge]:
+    """The merges of a topic; none if it has no small commits."""
     tails = {tp: _tail(logs[tp]) for tp in changed}
     if not any(batch.segment.inlined for tail in tails.values() for batch in tail):
         return
@@ -90,12 +87,17 @@ def _of_topic(
     if chosen:  # Also what is in them of partitions that have not changed: else they would stay for these.
         tails |= {tp: _tail(log) for tp, log in logs.items() if tp not in tails}
     windows = _windows(tails.values(), chosen)
+
+    def window(batch: Batch) -> int | None:
+        return windows.get(place_of(batch.segment))
+
     plans: dict[int, list[MergePlan]] = {}
     for tp in sorted(tails):
-        for plan in _plans(tp, logs[tp], tails[tp], windows, config):
-            plans.setdefault(windows[place_of(plan.removed[0].segment)], []).append(plan)
+        log = LogOfMerges(tp, logs[tp], config)
+        for run in log.runs(tails[tp], window):
+            plans.setdefault(windows[place_of(run[0].segment)], []).append(log.plan(run))
     for number in sorted(plans):
-        yield Settlement(topic, tuple(plans[number]))
+        yield TopicMerge(topic, tuple(plans[number]))
 
 
 def place_of(segment: Segment) -> Place:
@@ -104,7 +106,7 @@ def place_of(segment: Segment) -> Place:
 
 
 def _windows(tails: Iterable[list[Batch]], chosen: set[str]) -> dict[Place, int]:
-    """What is merged, by the place of its segment, with the number of the settlement that merges it.
+    """What is merged, by the place of its segment, with the number of the merge that it is in.
 
     Each has all that partitions have in some entries, which are then fetched and decoded once. The first one also has
     the chosen segments.
@@ -144,7 +146,7 @@ def _tail(log: Partition) -> list[Batch]:
 
 
 def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, damaged: Collection[str]) -> set[str]:
-    """The objects of settled segments that are merged now.
+    """The objects of merged segments that are merged again now.
 
     A compaction leaves each partition a segment of its own. Were it merged with those of other partitions, the next
     compaction would write all of them again. So a segment of one batch counts only with those whose batches it can
@@ -157,7 +159,7 @@ def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, 
             key = batch.segment.object
             if config.has_table and batch.alone:
                 continue  # The table of the topic uses it where it is.
-            if _is_settled(batch) and key not in damaged:
+            if _is_merged(batch) and key not in damaged:
                 groups.setdefault((tp, period(batch, config)) if batch.alone else None, set()).add(key)
                 if key not in newest or batch.appended_at > newest[key][0]:
                     newest[key] = batch.appended_at, batch.segment
@@ -168,8 +170,8 @@ def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, 
     return set()
 
 
-def _is_settled(batch: Batch) -> bool:
-    """Whether a batch is in a segment like those that settling writes, which later ones may be merged with."""
+def _is_merged(batch: Batch) -> bool:
+    """Whether a batch is in a segment like those that are written here, which later ones may be merged with."""
     return batch.layout is not Layout.APPENDED and batch.delete_horizon is None and batch.segment.size < _SIZES[-1]
 
 
@@ -205,37 +207,3 @@ def inlined_only(plans: Iterable[MergePlan]) -> Iterator[MergePlan]:
                 first, limit = removed[0].base_offset, removed[-1].limit
                 sources = tuple(source for source in plan.sources if first <= source.start < limit)
                 yield replace(plan, removed=removed, sources=sources)
-
-
-def _plans(
-    tp: TopicPartition, log: Partition, tail: Iterable[Batch], windows: Mapping[Place, int], config: TopicConfig
-) -> Iterator[MergePlan]:
-    """The replacements in a partition, in offset order."""
-    is_aborted = aborted_batches(log)
-    for run in _runs(tail, log, windows, config):
-        sources = tuple(whole_batch(tp, batch) for batch in run if not is_aborted(batch))
-        yield MergePlan(tp, tuple(run), sources, log.revision)
-
-
-def _runs(
-    tail: Iterable[Batch], log: Partition, windows: Mapping[Place, int], config: TopicConfig
-) -> Iterator[list[Batch]]:
-    """Adjacent batches that become one, all of the same settlement. Others stand between runs.
-
-    A batch is clean or dirty as a whole, and no record outlives its retention because it is merged with later ones.
-    """
-    run: list[Batch] = []
-    latest = 0
-    current: int | None = None
-    for batch in tail:
-        window = windows.get(place_of(batch.segment)) if batch.delete_horizon is None else None
-        own = period(batch, config)
-        crosses = bool(run) and run[-1].base_offset < log.clean_until <= batch.base_offset
-        if run and (window != current or crosses or own > latest):
-            yield run
-            run = []
-        if window is not None:
-            latest, current = latest if run else own, window
-            run.append(batch)
-    if run:
-        yield run

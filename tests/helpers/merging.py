@@ -1,29 +1,29 @@
-"""Settles the small commits of a store now, not when a checkpoint is due."""
+"""Merges the small commits of a store now, not when a checkpoint is due."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tests.helpers.connections import connection_of
-from txnstore.compactor.settle.settling import Settled, settle
+from txnstore.compactor.compact.background import BackgroundReport, merge_small_commits
 from txnstore.core.log.model import Partition
 from txnstore.core.model import Map, TopicPartition
 from txnstore.store import Store
 
 
-def settle_now(store: Store, chain: int = 0, done: Map[TopicPartition, Partition] | None = None) -> Settled:
-    """Settle a chain; raises the first error of it."""
-    settled = settle_quietly(store, chain, done)
-    for error in settled.errors:
+def merge_now(store: Store, chain: int = 0, done: Map[TopicPartition, Partition] | None = None) -> BackgroundReport:
+    """Merge the small commits of a chain; raises the first error of it."""
+    report = merge_quietly(store, chain, done)
+    for error in report.errors:
         raise error
-    return settled
+    return report
 
 
-def settle_quietly(store: Store, chain: int = 0, done: Map[TopicPartition, Partition] | None = None) -> Settled:
-    """Settle a chain, with its errors in the result."""
+def merge_quietly(store: Store, chain: int = 0, done: Map[TopicPartition, Partition] | None = None) -> BackgroundReport:
+    """Merge the small commits of a chain, with its errors in the result."""
     parts = connection_of(store).parts_if_open()
     assert parts is not None
-    return settle(parts, parts.chains[chain].refresh(), done or Map())
+    return merge_small_commits(parts, parts.chains[chain].refresh(), done or Map())
 
 
 def send(store: Store, values: Iterable[bytes], topic: str = "t", partitions: Iterable[int] = (0, 1)) -> None:

@@ -1,0 +1,151 @@
+"""Reads what a merge or a clean writes again: the records of its sources in order, each entry once, and checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnstore.compactor.compact.memory import Memory
+from txnstore.core.log.slices import Slice
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError
+from txnstore.read.readahead import read_ahead
+from txnstore.read.rows import Columns
+from txnstore.read.sharing import KEPT_BYTES, SharedSegments
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.recent import with_read_cache
+
+#: Rows that are checked, hashed and encoded at a time, and their bytes; one table may have more.
+_BLOCK_ROWS, _BLOCK_BYTES = 16 * 1024, 8 << 20
+#: So many entries are fetched for a table.
+_FETCHES = 256
+#: With few threads, small tables are joined up to this part of the bytes that are encoded at a time.
+_JOINED = 8
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+def read_sources(
+    objects: ObjectStore, pool: Executor, sources: Sequence[Slice], columns: Columns, memory: Memory
+) -> Iterator[pa.Table]:
+    """The rows of sources in order, in tables of some megabytes.
+
+    Inlined ones are fetched and decoded together, up to 8 MiB and 256 entries of them, and an entry with rows of
+    several sources once; the others are read ahead.
+
+    Args:
+        pool: Fetches and decodes concurrently.
+        memory: How much is fetched ahead; with few threads, one row group is decoded at a time.
+
+    Raises:
+        CorruptionError: A source is missing or damaged.
+    """
+    several = len({source.tp for source in sources}) > 1  # Only then an entry has rows of several sources.
+    entries = SharedSegments(objects, lambda: pool, KEPT_BYTES if several else 0)
+    objects = with_read_cache(objects)
+    for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
+        if inlined:
+            yield from (entries.read(block, columns) for block in _blocks(run))
+            continue
+        ahead = not memory.few_threads
+        tables = read_ahead(objects, pool, run, columns, together=True, window=memory.fetched, decode_ahead=ahead)
+        yield from in_blocks(tables) if ahead else _in_parts(in_blocks(tables, memory.rows // _JOINED), memory.rows)
+
+
+def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:
+    """Inlined sources whose rows become a table: no more bytes, and no more entries to fetch, than that allows."""
+    fetched = set[tuple[str, int | None]]()
+    block: list[Slice] = []
+    size = entries = 0
+    for source in sources:
+        segment = source.batch.segment
+        place = segment.object, segment.first_byte
+        is_new = place not in fetched
+        own = segment.size if is_new else source.batch.size
+        if block and (size + own > _BLOCK_BYTES or entries + is_new > _FETCHES):
+            yield block
+            block, size, entries = [], 0, 0
+        block.append(source)
+        fetched.add(place)
+        size, entries = size + own, entries + is_new
+    if block:
+        yield block
+
+
+def in_blocks(tables: Iterable[pa.Table], least: int = _BLOCK_BYTES) -> Iterator[pa.Table]:
+    """The rows in tables of at least ``_BLOCK_ROWS`` or ``least`` bytes, but for the last: each table costs time."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        waiting.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        del table  # Else it is in memory while the next one is decoded.
+        if rows >= _BLOCK_ROWS or size >= least:
+            block, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
+            yield block
+            del block
+    if rows:
+        yield pa.concat_tables(waiting)
+
+
+def _in_parts(tables: Iterable[pa.Table], limit: int) -> Iterator[pa.Table]:
+    """The rows in tables of a few bytes, so that only one row group is decoded."""
+    for table in tables:
+        count = max(1, -(-table.nbytes // limit))
+        step = max(1, -(-table.num_rows // count))
+        for start in range(0, table.num_rows, step):
+            yield table.slice(start, step) if count > 1 else table
+        del table
+        # The allocator keeps what was freed, also of row groups of other sizes.
+        pa.default_memory_pool().release_unused()
+
+
+class RowOrder:
+    """Checks that rows are those of sources of a partition: their offsets ascend inside of these, and all are there."""
+
+    def __init__(self, tp: TopicPartition, sources: Sequence[Slice]) -> None:
+        self._tp, self._sources = tp, sources
+        self._next, self._limit = (sources[0].start, sources[-1].limit) if sources else (0, 0)
+        #: The number of the rows so far, and of those that whole sources have.
+        self.rows, self._expected = 0, sum(source.batch.records for source in sources)
+
+    @property
+    def missing(self) -> int:
+        """How many rows more whole sources have."""
+        return self._expected - self.rows
+
+    def add(self, offsets: Numbers) -> None:
+        """Check the next rows, at least one.
+
+        Raises:
+            CorruptionError: They are out of order, or outside the sources.
+        """
+        first, last = int(offsets[0]), int(offsets[-1])
+        if first < self._next or last >= self._limit or (offsets[1:] <= offsets[:-1]).any():
+            msg = (
+                f"one of {self._segments()} has the offsets {first} to {last} out of order; expected ascending offsets "
+                f"from {self._next} on and below {self._limit}"
+            )
+            raise CorruptionError(msg)
+        self._next, self.rows = last + 1, self.rows + len(offsets)
+
+    def end(self) -> None:
+        """Check that these were all rows.
+
+        Raises:
+            CorruptionError: They were not; a source that covers only a part of its batch may have fewer rows.
+        """
+        if self.missing < 0 or (self.missing and all(source.whole for source in self._sources)):
+            msg = f"{self._segments()} have {self.rows} records; expected {self._expected}"
+            raise CorruptionError(msg)
+
+    def _segments(self) -> str:
+        """Not all, since there may be thousands."""
+        first, last = self._sources[0].batch.segment.key, self._sources[-1].batch.segment.key
+        return f"the segments {first} to {last} of {self._tp}"
