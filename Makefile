@@ -36,7 +36,8 @@ $(STAMP): pyproject.toml $(LOCK) txnstore/_version.py
 		'$(PYTHON)' -m venv '$(VENV)' || { rm -rf '$(VENV)'; \
 		echo 'No virtual environment could be made: on Debian, install python3-venv.' >&2; exit 1; }; fi
 	@echo "Installing $$(grep -c == $(LOCK)) packages and this checkout into $(VENV): a few minutes the first time, mostly for PySpark …"
-	@'$(BIN)/python' -m pip install --quiet --disable-pip-version-check -c $(LOCK) -e '.[dev]'
+	@'$(BIN)/python' -m pip install --quiet --disable-pip-version-check --no-compile -c $(LOCK) -e '.[dev]'
+	@'$(BIN)/python' -m compileall -qq -j 0 -x '/tests?/' '$(VENV)/lib' || true  # pip compiles on one processor
 	@touch '$@'
 	@echo 'Installed. `. $(BIN)/activate` puts python and txnstore on the path.'
 
