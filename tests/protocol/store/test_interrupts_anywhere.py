@@ -217,6 +217,7 @@ def test_an_interrupt_while_a_request_is_counted_leaves_no_lock_behind() -> None
     assert len(list(everywhere(places(ForkLock.own), attempt))) > 0
 
 
+@pytest.mark.slow
 def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
     """Noting twice that a command is in the chain must not drop the offsets of the next one."""
 
@@ -237,6 +238,7 @@ def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
     assert len(list(everywhere((), attempt, modules=(sender, transaction)))) > 5
 
 
+@pytest.mark.slow
 def test_close_interrupted_anywhere_can_be_repeated_and_settles_all_records() -> None:
     """A future that is never settled would make its reader wait forever."""
 

@@ -319,6 +319,7 @@ def test_a_batch_whose_seal_was_interrupted_takes_no_records(*, transactional: b
     assert len(list(everywhere(places(Buffer.seal), attempt))) > 5
 
 
+@pytest.mark.slow
 def test_an_interrupted_send_leaves_nothing_that_a_flush_cannot_write() -> None:
     """Its batch may have been opened without a row."""
     lengths = set[int]()
