@@ -645,7 +645,7 @@ def create_connection(
         transaction_max_timeout_ms=limit,
     )
     claim = Claim(keys.STORE, encode(document))
-    created = claim.settle(objects, runtime.backoff) == claim.data
+    created = claim.resolve(objects, runtime.backoff) == claim.data
     if not created and not exist_ok:
         msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)

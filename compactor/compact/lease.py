@@ -88,7 +88,7 @@ class CompactionLease:
                 return chosen
             document = LeaseDocument(owner=self._owner, duration_ms=DURATION_MS, partitions=sorted(chosen))
             key, data = self._keys.lease(number + 1), encode(document)
-            if Claim(key, data).settle(self._objects, self._runtime.backoff) == data:
+            if Claim(key, data).resolve(self._objects, self._runtime.backoff) == data:
                 self._taken = key, data
                 self._timer.set(DURATION_MS / _RENEWALS / 1000)
                 return chosen

@@ -117,7 +117,7 @@ def repair(connection: Connection, plan: RepairPlan) -> None:
                 connection.objects.delete([key])
             elif not item.create:
                 connection.objects.put(key, data)
-            elif Claim(key, data).settle(connection.objects, connection.runtime.backoff) != data:
+            elif Claim(key, data).resolve(connection.objects, connection.runtime.backoff) != data:
                 msg = f"{key} was created by another process meanwhile: look at the plan again"
                 raise CorruptionError(msg)
         _LOG.warning("repaired", extra={"key": item.key, "error": item.damage})

@@ -46,8 +46,8 @@ class ChainHistory:
     Attributes:
         hinted: The checkpoint that the hint names; 0 without one.
         number: The number of its last boundary; 0 if there is none.
-        settled: The last entry that may be deleted now: that of the last boundary that is old enough.
-        is_settled: Whether that is the last boundary, so that the next one may follow.
+        deletable: The last entry that may be deleted now: that of the last boundary that is old enough.
+        is_last_deletable: Whether that is the entry of the last boundary, so that the next one may follow.
         begins_ms: The history begins at this time, by the storage's clock.
         part_ms: The length of a part of it.
         open_from: The entry in which the earliest open transaction began, and which stays with all later ones.
@@ -57,8 +57,8 @@ class ChainHistory:
     hinted: int
     number: int
     last: BoundaryDocument
-    settled: int
-    is_settled: bool
+    deletable: int
+    is_last_deletable: bool
     begins_ms: int
     part_ms: int
     open_from: int
@@ -73,10 +73,10 @@ class ChainHistory:
 
     def needed(self, written: dict[int, ObjectInfo]) -> set[int]:
         """Return the checkpoints that snapshots begin with: at the boundaries, and the last one of each part."""
-        needed, newer = {self.last.sequence, self.settled}, None
+        needed, newer = {self.last.sequence, self.deletable}, None
         for sequence in sorted(written.keys() - self.before(written), reverse=True):
             part = written[sequence].modified_ms // self.part_ms
-            if sequence >= self.settled and (newer is None or part < newer):
+            if sequence >= self.deletable and (newer is None or part < newer):
                 needed.add(sequence)
                 newer = part  # One that was written late, after those of newer checkpoints, is none of its part.
         return needed
@@ -109,13 +109,13 @@ def _read_history(connection: Connection, chain: int, now: int, history_ms: int)
         )
         raise CorruptionError(msg)
     last = read_boundary(objects, names, chain, number)
-    is_settled = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
-    settled = last if is_settled else read_boundary(objects, names, chain, number - 1)
+    is_last_deletable = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
+    deletable = last if is_last_deletable else read_boundary(objects, names, chain, number - 1)
     part_ms = max(1, history_ms // _PARTS)
     # Of a state that others have passed, it is an earlier entry: the watermark never goes back.
     open_from = connection.chains[chain].state.journal_watermark
     return ChainHistory(
-        chain, hint.sequence, number, last, settled.sequence, is_settled, now - history_ms, part_ms, open_from
+        chain, hint.sequence, number, last, deletable.sequence, is_last_deletable, now - history_ms, part_ms, open_from
     )
 
 
@@ -132,15 +132,15 @@ def delete_entries(
         The entries that are deleted, page by page.
     """
     objects, prefix, after = connection.objects, connection.keys.entries(history.chain), ""
-    while history.settled:
+    while history.deletable:
         page = objects.list(prefix, after, _PAGE)
         numbers = [(item, keys.entry_sequence(item.key)) for item in page]
-        old = [(item, number) for item, number in numbers if number is not None and number <= history.settled]
+        old = [(item, number) for item, number in numbers if number is not None and number <= history.deletable]
         garbage = [item for item, number in old if not in_use(history.chain, number)]
         if not dry_run and garbage:
             delete(objects, garbage)
         yield garbage
-        if len(page) < _PAGE or (keys.entry_sequence(page[-1].key) or 0) > history.settled:
+        if len(page) < _PAGE or (keys.entry_sequence(page[-1].key) or 0) > history.deletable:
             return
         after = page[-1].key
 
@@ -156,7 +156,7 @@ def announce(connection: Connection, history: ChainHistory, candidate: ObjectInf
         The number of entries that it adds to those that may be deleted when it is old enough.
     """
     sequence = keys.checkpoint_sequence(candidate.key) if candidate is not None else None
-    if candidate is None or sequence is None or not history.is_settled or sequence <= history.last.sequence:
+    if candidate is None or sequence is None or not history.is_last_deletable or sequence <= history.last.sequence:
         return 0
     objects, names, chain = connection.objects, connection.keys, history.chain
     requested = checkpoint.request(objects, connection.pool, names, chain, sequence)

@@ -46,7 +46,7 @@ CHAIN = (
     # Entries ---------------------------------------------------------------------------------------------------------
     Mutant(
         "an unknown outcome counts as success",
-        Claim.settle,
+        Claim.resolve,
         "except UnknownOutcomeError as $error:",
         "except UnknownOutcomeError as $error:\n            return self.data",
     ),
@@ -58,7 +58,7 @@ CHAIN = (
     ),
     Mutant(
         "a refused repetition decides an interrupted create",
-        Claim.settle,
+        Claim.resolve,
         "if $refused_so_far:",
         "if True:",
         mishaps=(Mishap.BUSY,),
@@ -66,7 +66,7 @@ CHAIN = (
     ),
     Mutant(
         "an entry whose sync has failed is acknowledged because it is visible",
-        Claim.settle,
+        Claim.resolve,
         "if $stored is not None and ($exists or not $visible):",
         "if $stored is not None:",
         mishaps=(),
@@ -74,7 +74,7 @@ CHAIN = (
     ),
     Mutant(
         "a name that is said to exist has the bytes of the process itself",
-        Claim.settle,
+        Claim.resolve,
         "$exists = True",
         "return self.data",
         mishaps=(),
@@ -82,7 +82,7 @@ CHAIN = (
     ),
     Mutant(
         "a create that something else has answered is acknowledged",
-        Claim.settle,
+        Claim.resolve,
         "self.unknown_outcomes += 1",
         "return self.data",
         mishaps=(),

@@ -356,7 +356,7 @@ class Chain:
         The order of the steps prevents these failures:
 
         1. An earlier entry of this process has an unknown outcome, and may still be created. Were the next entry
-           decided without it, the slot would have two contents for this process. So it is settled first.
+           decided without it, the slot would have two contents for this process. So it is resolved first.
         2. The newest entry was deleted from outside, or this process slept while others wrote. The name after the last
            known entry looks free, and its PUT would succeed inside the history. So a head that was not read lately is
            read again, with the names behind it.
@@ -377,7 +377,7 @@ class Chain:
             The state to checkpoint, if a checkpoint is due.
         """
         began = self._runtime.monotonic()
-        self._settle()  # 1.
+        self._resolve()  # 1.
         confirm = self._identity.begin() if self._identity is not None else None
         if self._is_stale(self._runtime.clock()):
             self._catch_up(1)  # 2. The next entry must not be written where one is missing.
@@ -454,7 +454,7 @@ class Chain:
         if _LOG.isEnabledFor(level):
             _LOG.log(level, message, extra={"chain": self.number, "sequence": sequence, **values})
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         """Resolve the outcome of an earlier entry, if it is unknown."""
         attempt = self._undecided
         if attempt is None:
@@ -487,7 +487,7 @@ class Chain:
         self._undecided = attempt  # 1.
         unknown_before, now = attempt.claim.unknown_outcomes, self._runtime.clock()
         try:
-            stored = attempt.claim.settle(self._objects, self._pause)
+            stored = attempt.claim.resolve(self._objects, self._pause)
         except BaseException as error:
             if not attempt.claim.doubtful:
                 self._undecided = None  # No attempt can have created the entry: the outcome is known.

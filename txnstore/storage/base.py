@@ -176,7 +176,7 @@ _MAX_ATTEMPTS = 8
 
 
 class Claim:
-    """An attempt to create ``key`` with ``data``; :meth:`settle` may be repeated after an unknown outcome.
+    """An attempt to create ``key`` with ``data``; :meth:`resolve` may be repeated after an unknown outcome.
 
     ::
 
@@ -204,7 +204,7 @@ class Claim:
         self.doubtful = False
         self.unknown_outcomes = 0
 
-    def settle(self, objects: ObjectStore, pause: Callable[[int], None]) -> bytes:
+    def resolve(self, objects: ObjectStore, pause: Callable[[int], None]) -> bytes:
         """Create the object, or find out which writer created it.
 
         Args:

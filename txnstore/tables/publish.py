@@ -251,7 +251,7 @@ class Publisher:
         if connection.runtime.uptime() - began > _MAX_PUBLICATION_MS:
             return None
         data = encode(document)
-        if Claim(keys.cut(document.number), data).settle(connection.objects, connection.runtime.backoff) != data:
+        if Claim(keys.cut(document.number), data).resolve(connection.objects, connection.runtime.backoff) != data:
             return None
         self._cut, self._checked_publication = document, document.publication_id
         self._hidden_topics.difference_update(versions)
@@ -472,7 +472,7 @@ class Publisher:
         """Copy a version to the name that engines look for, and write the hint to it."""
         connection = self._connection
         key = keys.table_version(topic, table.number)
-        if Claim(key, data).settle(connection.objects, connection.runtime.backoff) != data:
+        if Claim(key, data).resolve(connection.objects, connection.runtime.backoff) != data:
             self._add_foreign(key)
             self._hidden_topics.add(topic)
         connection.objects.put(keys.table_hint(topic), _hint_bytes(table))

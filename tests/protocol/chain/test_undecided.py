@@ -97,12 +97,12 @@ def test_claim_is_certain_only_if_every_attempt_was_refused(bucket: InFlight) ->
     claim = Claim("name", b"ours")
     bucket.refuse = True
     with pytest.raises(StorageError, match="503"):
-        claim.settle(bucket, lambda _: None)
+        claim.resolve(bucket, lambda _: None)
     bucket.interrupt = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        claim.settle(bucket, lambda _: None)
+        claim.resolve(bucket, lambda _: None)
     with pytest.raises(UnknownOutcomeError):
-        claim.settle(bucket, lambda _: None)
+        claim.resolve(bucket, lambda _: None)
     assert claim.doubtful
 
 

@@ -96,7 +96,7 @@ def test_alarm_anywhere_in_a_commit_is_no_refusal() -> None:
             producer.close()
             return alarmed
 
-    submitting = places(Sender._submit, Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle)
+    submitting = places(Sender._submit, Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.resolve)
     assert len(list(everywhere(submitting, attempt, TimeoutError("alarm")))) > 30
 
 
@@ -113,7 +113,7 @@ def test_alarm_after_a_file_was_linked_is_not_the_error_of_the_link(
     monkeypatch.setattr(os, "link", alarm)
     claim = Claim("entry", b"ours")
     with pytest.raises(TimeoutError):
-        claim.settle(objects, lambda _: None)
+        claim.resolve(objects, lambda _: None)
     monkeypatch.setattr(os, "link", link)
     assert claim.doubtful
-    assert claim.settle(objects, lambda _: None) == b"ours"
+    assert claim.resolve(objects, lambda _: None) == b"ours"

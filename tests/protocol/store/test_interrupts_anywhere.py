@@ -26,7 +26,7 @@ from txnstore.store import Store, create_on
 from txnstore.threads import ForkLock
 
 #: Where commands become entries.
-SUBMITTING = places(Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle)
+SUBMITTING = places(Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.resolve)
 INLINED = places(Payload.place, Payload.keep_if_named, RecentObjects.keep)
 #: The parts of a producer.
 MODULES = (producer, sender, transaction, buffer, topics, batches, upload)
@@ -105,7 +105,7 @@ def test_an_abort_that_was_interrupted_anywhere_can_be_repeated() -> None:
             assert values(store) == [b"z"]
             return interrupted
 
-    assert len(list(everywhere(places(Chain.submit, Chain._commit, Claim.settle), attempt, modules=MODULES))) > 50
+    assert len(list(everywhere(places(Chain.submit, Chain._commit, Claim.resolve), attempt, modules=MODULES))) > 50
 
 
 @pytest.mark.slow

@@ -257,11 +257,11 @@ def test_claim_is_won_only_when_its_name_is_flushed(store: LocalStore, monkeypat
     flushes, pauses = Flushes(monkeypatch, lambda path: path.endswith("/a")), list[int]()
     claim = Claim("a/new", b"ours")
     with pytest.raises(UnknownOutcomeError, match="did not confirm"):
-        claim.settle(store, pauses.append)
+        claim.resolve(store, pauses.append)
     assert store.get("a/new") == b"ours"
     assert claim.doubtful
     flushes.broken = lambda _: len(pauses) < 11
-    assert claim.settle(store, pauses.append) == b"ours"
+    assert claim.resolve(store, pauses.append) == b"ours"
     assert flushes.done[-1] == f"{store.root}/a"
     assert pauses == [*range(1, 9), *range(1, 4)]
 
