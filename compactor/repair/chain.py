@@ -308,18 +308,28 @@ class ChainRepairs:
         entries = self._objects.list(self._names.entries(self._chain), last_known)
         return [sequence for item in entries if (sequence := keys.entry_sequence(item.key)) is not None]
 
-    def _entry_loss(self, first: int, later: list[int], error: str) -> Loss:
-        """Describe the loss of entry ``first``, which is missing or damaged."""
-        last = max(later, default=first)
-        present = {*later, *range(self.state.sequence + 1)}
-        missing = [str(number) for number in range(first, last) if number not in present]
-        plural = "entries" if len(missing) > 1 else "entry"
-        damage = f"{plural} {some(missing)} of chain {self._chain} cannot be found" if missing else error
-        needs = f", and without it the entries up to {last}, which exist, cannot be read" if last > first else ""
+    def _entry_loss(self, first: int, later_sequences: list[int], error: str) -> Loss:
+        """Describe the loss of entry ``first``, which is missing, or damaged as ``error`` says.
+
+        ``later_sequences``: the entries that exist after the newest known state.
+        """
+        last = max(later_sequences, default=first)
+        present = {*later_sequences, *range(self.state.sequence + 1)}
+        missing = [number for number in range(first, last) if number not in present]
+        noun = "entries" if len(missing) > 1 else "entry"
+        missing_entries = f"{noun} {some(map(str, missing))}"
+        gap = f"{missing_entries} of chain {self._chain} cannot be found"
+        if not missing:
+            damage, lost = error, f"entry {first}"
+        elif missing[0] == first:
+            damage, lost = gap, missing_entries
+        else:
+            damage, lost = f"{error}; {gap}", f"the entries from {first} on"
+        later_entries_clause = f", and the entries up to {last}, which exist, cannot be read without that"
         consequence = (
-            f"the state of chain {self._chain} is known up to entry {first - 1}; what is committed in {plural} "
-            f"{some(missing) if missing else first} cannot be rebuilt{needs}. The store cannot be opened until the "
-            "object is put back, from an older version of it in the bucket or from a backup"
+            f"the state of chain {self._chain} is known up to entry {first - 1}; what is committed in {lost} cannot be "
+            f"rebuilt{later_entries_clause if last > first else ''}. The store cannot be opened until what is missing "
+            "or damaged is put back, from an older version in the bucket or from a backup"
         )
         return Loss(self._names.entry(self._chain, first), damage, consequence)
 

@@ -230,6 +230,23 @@ def test_altered_entry_is_named(objects: MemoryStore, clock: ManualClock, last: 
     assert ("which exist" in loss.consequence) is not last
 
 
+def test_an_altered_entry_before_a_missing_one_is_named_with_it(objects: MemoryStore, clock: ManualClock) -> None:
+    """Both are lost, and each has its own reason; putting back the missing one alone would not help."""
+    before, last = bytes_of(objects), _last(objects)
+    _flip(objects, keys.entry(0, 131))
+    objects.delete([keys.entry(0, 133)])
+    (loss,) = planned(objects, clock).lost
+    assert loss.key == keys.entry(0, 131)
+    assert "altered" in loss.damage
+    assert loss.damage.endswith("; entry 133 of chain 0 cannot be found")
+    assert "known up to entry 130" in loss.consequence
+    assert "committed in the entries from 131 on cannot be rebuilt" in loss.consequence
+    assert f"the entries up to {last}, which exist" in loss.consequence
+    for number in (131, 133):
+        objects.put(keys.entry(0, number), before[keys.entry(0, number)])
+    assert planned(objects, clock) == RepairPlan()
+
+
 def test_rewritten_entry_with_a_good_checksum_is_named(objects: MemoryStore, clock: ManualClock) -> None:
     """The entry after it tells: the altered one is named, not the one that shows it."""
     document = json.loads(objects.get(keys.entry(0, 140))) | {"writer_id": "another"}
