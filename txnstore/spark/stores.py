@@ -22,25 +22,31 @@ _connections: dict[str, Connection] = {}
 _lock = threading.Lock()
 
 
-def open_location(location: Location) -> Connection:
+def open_to_write(location: Location) -> Connection:
     """Open the store and read its chains, for the driver of a write.
 
     Raises:
         UnsafeStorageError: The storage does not refuse a second create of a name.
         StorageRefusedError: It refuses to write.
+        StorageError: It cannot be checked.
     """
     connection = open_reader(location)
     try:
-        # Without what an earlier process remembers: that the user may write is to be seen before the tasks begin.
+        # No store_id is passed, so an earlier process's probe does not count: missing write permission must show before
+        # the tasks start.
         probe_once(connection.objects, connection.runtime.new_id)
     except StorageRefusedError as error:
+        connection.close()
         msg = f"{error} {_ADVICE}"
         raise StorageRefusedError(msg) from error.__cause__
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
 def cached_connection(location: Location) -> Connection:
-    """Open the store as :func:`open_location`, once per process, because Spark reuses the processes of micro-batches.
+    """Open the store as :func:`open_to_write`, once per process, because Spark reuses the processes of micro-batches.
 
     Its view is refreshed, with one GET for each chain. A store that was created again at this URL is opened again.
     """
@@ -49,7 +55,7 @@ def cached_connection(location: Location) -> Connection:
         connection = _connections.pop(key, None)
         if connection is not None and not _store_exists(connection):
             connection = None
-        connection = connection or open_location(location)
+        connection = connection or open_to_write(location)
         _connections[key] = connection
         while len(_connections) > _CACHED:
             _connections.pop(next(iter(_connections))).close()

@@ -30,7 +30,7 @@ from txnstore.segment.schema import is_reserved
 from txnstore.spark import tables
 from txnstore.spark.failures import line_first
 from txnstore.spark.options import Location, WriteOptions
-from txnstore.spark.stores import open_location, open_objects
+from txnstore.spark.stores import open_objects, open_to_write
 from txnstore.spark.topics import PARTITION, TOPIC, create_missing
 from txnstore.spark.types import arrow_type
 from txnstore.spark.workers import Sent
@@ -62,7 +62,7 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        with open_location(options.location) as connection:
+        with open_to_write(options.location) as connection:
             self._only = options.topic
             self._ignored = IGNORED if options.ignore_system_columns else ()
             self._topics = find_topics(connection, options, schema)
@@ -85,7 +85,7 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all uploads of the tasks in one transaction."""
         uploaded = [message for message in messages if isinstance(message, Uploaded)]
-        with open_location(self._location) as connection:
+        with open_to_write(self._location) as connection:
             jobs.commit(connection, self._job, [batch for message in uploaded for batch in message.batches])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
