@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from txnstore.cli.context import CommandError
+from txnstore.phrases import address_text
 
 #: Addresses that only this machine reaches.
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -43,4 +44,4 @@ def listen_on(address: tuple[str, int]) -> socket.socket:
     try:
         return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     except OSError as error:
-        raise CommandError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}") from error
+        raise CommandError(f"{address_text(*address)} cannot be listened on: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations and lists in messages."""
+"""Numbers, sizes, durations, addresses and lists in messages."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def duration(milliseconds: int) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length:,} {unit}"
     return f"{seconds} s"
+
+
+def address_text(host: str, port: int) -> str:
+    """Return ``HOST:PORT``, with an IPv6 address in brackets, as in URLs and options."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def some(names: Iterable[str], limit: int = 5) -> str:

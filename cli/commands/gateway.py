@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,14 @@ from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.listening import LOOPBACK, Address, listen_on
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError, StorageRefusedError
+from txnstore.phrases import address_text
 
 if TYPE_CHECKING:
+    import socket
+
+    from txnstore.connection import Connection
     from txnstore.gateway.metrics import GatewayMetrics
+    from txnstore.gateway.properties import Properties
     from txnstore.gateway.security import Security
 
 #: Addresses that stand for all of this machine, to listen on.
@@ -108,8 +114,6 @@ def gateway(
         import asyncio
 
         from txnstore.gateway.gateway import run
-        from txnstore.gateway.metrics import FAMILIES
-        from txnstore.gateway.properties import Properties
     except ModuleNotFoundError as error:
         msg = f"a gateway needs packages that are not installed: {error.name} is missing"
         raise CommandError(msg, "Install txnstore[gateway].") from error
@@ -117,16 +121,8 @@ def gateway(
         _print_hash()
         return
     security = _security(tls_cert, tls_key, sasl, insecure=insecure)
-    try:
-        gateway_properties = Properties.from_mapping(dict(properties))
-    except InvalidConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--property") from None
-    if not insecure and (security.users is None or security.tls is None) and listen[0] not in LOOPBACK:
-        msg = f"{listen[0]} can be reached from other machines, and this listener lacks TLS or authentication"
-        advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
-        raise CommandError(msg, advice)
-    if advertise is None and listen[0] in _WILDCARDS:
-        raise click.UsageError(f"--advertise is missing: clients cannot connect to {listen[0]}")
+    gateway_properties = _properties(properties)
+    _check_exposure(listen[0], advertise, security, insecure=insecure)
     with contextlib.ExitStack() as resources:
         if app.debug:
             resources.enter_context(printed_logs(times=True))
@@ -139,33 +135,60 @@ def gateway(
             connection.load()
             with contextlib.suppress(StorageRefusedError):  # The gateway logs that it can only read.
                 connection.check_storage()
-
-        def ready() -> None:
-            print(f"listening on {host}:{port}", flush=True)
-            if metrics_listener is not None:
-                print("metrics on http://{}:{}/metrics".format(*metrics_listener.getsockname()[:2]), flush=True)
-
-        def text(counted: GatewayMetrics) -> str:
-            from txnstore.monitoring.prometheus import families, prometheus
-
-            rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in FAMILIES]
-            return prometheus(connection, status=False) + families(rows, connection.url)
-
         if not app.debug:
             resources.enter_context(printed_logs(logging.INFO, times=True))
         resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
-        metrics_source = None if metrics_listener is None else (metrics_listener, text)
-        asyncio.run(run(connection, gateway_properties, listener, advertised, peers, security, ready, metrics_source))
+        print_addresses = partial(_print_addresses, listener, metrics_listener)
+        metrics_source = None
+        if metrics_listener is not None:
+            metrics_source = metrics_listener, partial(_metrics_text, connection)
+        asyncio.run(
+            run(connection, gateway_properties, listener, advertised, peers, security, print_addresses, metrics_source)
+        )
+
+
+def _properties(properties: Sequence[tuple[str, str]]) -> Properties:
+    from txnstore.gateway.properties import Properties
+
+    try:
+        return Properties.from_mapping(dict(properties))
+    except InvalidConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--property") from None
+
+
+def _check_exposure(host: str, advertise: tuple[str, int] | None, security: Security, *, insecure: bool) -> None:
+    """Refuse to listen at ``host`` for other machines without TLS and authentication, or without a name for clients."""
+    if not insecure and (security.users is None or security.tls is None) and host not in LOOPBACK:
+        msg = f"{host} can be reached from other machines, and this listener lacks TLS or authentication"
+        advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
+        raise CommandError(msg, advice)
+    if advertise is None and host in _WILDCARDS:
+        raise click.UsageError(f"--advertise is missing: clients cannot connect to {host}")
+
+
+def _print_addresses(listener: socket.socket, metrics_listener: socket.socket | None) -> None:
+    print(f"listening on {address_text(*listener.getsockname()[:2])}", flush=True)
+    if metrics_listener is not None:
+        print(f"metrics on http://{address_text(*metrics_listener.getsockname()[:2])}/metrics", flush=True)
+
+
+def _metrics_text(connection: Connection, counted: GatewayMetrics) -> str:
+    """Return the metrics of the process and of the gateway in Prometheus' format."""
+    from txnstore.gateway.metrics import FAMILIES
+    from txnstore.monitoring.prometheus import families, prometheus
+
+    rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in FAMILIES]
+    return prometheus(connection, status=False) + families(rows, connection.url)
 
 
 def _advertised_address(names: Sequence[tuple[str, int]], peers: Sequence[tuple[str, int]]) -> tuple[str, int]:
     """The address by which this gateway is one of the peers, else the first of its names."""
     address = next((name for name in names if name in peers), names[0])
     if peers and address not in peers:
-        raise click.BadParameter(f"{address[0]}:{address[1]}, this gateway, is not one of them", param_hint="--peers")
+        raise click.BadParameter(f"{address_text(*address)}, this gateway, is not one of them", param_hint="--peers")
     for host, port in peers:
         if peers.count((host, port)) > 1:
-            raise click.BadParameter(f"{host}:{port} is named twice", param_hint="--peers")
+            raise click.BadParameter(f"{address_text(host, port)} is named twice", param_hint="--peers")
     return address
 
 

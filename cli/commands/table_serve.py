@@ -13,6 +13,7 @@ from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.listening import LOOPBACK, Address, listen_on
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError
+from txnstore.phrases import address_text
 from txnstore.validation import check_milliseconds
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ def serve(
         server = CatalogServer(listener, router, connection.runtime.monotonic)
 
         def ready() -> None:
-            host, port = listener.getsockname()[:2]
-            print(f"listening on {host}:{port}", flush=True)
+            print(f"listening on {address_text(*listener.getsockname()[:2])}", flush=True)
 
         if not app.debug:
             resources.enter_context(printed_logs(logging.INFO, times=True))

@@ -37,6 +37,7 @@ from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request, field_value
+from txnstore.phrases import address_text
 from txnstore.storage.probe import check_writes
 from txnstore.storage.redact import redact
 from txnstore.threads import load
@@ -124,12 +125,12 @@ class Gateway:
         self._log_task = loop.create_task(log_omitted_periodically())
         self._log_task.add_done_callback(report_failure)
         await loop.run_in_executor(self._threads, _warm_up)
-        host, port = self._listener.getsockname()[:2]
+        address = address_text(*self._listener.getsockname()[:2])
         await self._server.listen(self._listener, self._tls)
         await self._peers.start()
         if self._taking_over is None:
             self._take_over()  # No peer changed, so the view of the new connection is recent enough.
-        extra = {"url": self._url, "address": f"{host}:{port}", "apis": len(self._handlers)}
+        extra = {"url": self._url, "address": address, "apis": len(self._handlers)}
         _LOG.info("the gateway listens", extra=extra)
 
     def _coordinates(self, group: str) -> bool:

@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.wire import PREFIX
+from txnstore.phrases import address_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,6 +62,11 @@ class Node(NamedTuple):
     node_id: int
     host: str
     port: int
+
+    @property
+    def address(self) -> str:
+        """The address as ``HOST:PORT``."""
+        return address_text(self.host, self.port)
 
 
 class Peers:
@@ -111,12 +117,12 @@ class Peers:
         """
         self._last_contacts = dict.fromkeys(self._others, asyncio.get_running_loop().time())
         if len(self.nodes) > self.chains:
-            extra = {"gateways": [f"{node.host}:{node.port}" for node in self.nodes], "chains": self.chains}
+            extra = {"gateways": [node.address for node in self.nodes], "chains": self.chains}
             _LOG.warning("the store has fewer chains than gateways, so some lead nothing", extra=extra)
         if self._others:
             await self._ask_all()
             if self._foreign:
-                names = ", ".join(f"{node.host}:{node.port}" for node in sorted(self._foreign))
+                names = ", ".join(node.address for node in sorted(self._foreign))
                 raise InvalidConfigError(f"{names} serves another store: peers are the gateways of one store")
             self._asking = asyncio.get_running_loop().create_task(self._ask_periodically())
 
@@ -175,11 +181,11 @@ class Peers:
                 self._last_contacts.pop(node, None)
                 if node not in self._foreign:
                     self._foreign.add(node)
-                    _LOG.error("a peer serves another store", extra={"address": f"{node.host}:{node.port}"})
+                    _LOG.error("a peer serves another store", extra={"address": node.address})
         alive = {node for node, at in self._last_answers.items() if now - at < _DEAD_AFTER} | {self.own}
         live = tuple(sorted(alive))
         if live != self.live:
-            _LOG.info("live gateways changed", extra={"gateways": [f"{node.host}:{node.port}" for node in live]})
+            _LOG.info("live gateways changed", extra={"gateways": [node.address for node in live]})
             self.live = live
             self._on_change()
 

@@ -51,6 +51,11 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["--listen", "127.0.0.1:0", "--peers", "10.0.0.1:9092"], 2, "is not one of them"),
         (["--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,b:1,b:1"], 2, "b:1 is named twice"),
         (["--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,b:1,a:1"], 2, "a:1 is named twice"),
+        (
+            ["--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,[::1]:1,[::1]:1"],
+            2,
+            "[::1]:1 is named twi",
+        ),
     ],
 )
 def test_wrong_options_are_refused(cli: Cli, options: list[str], status: int, text: str) -> None:
@@ -136,6 +141,31 @@ def test_a_gateway_finds_itself_among_the_peers_by_the_name_that_it_listens_on(
     for options in ((), ("--peers", f"a:1,localhost:{port}"), ("--peers", f"127.0.0.1:{port},a:1")):
         assert cli("gateway", "--listen", f"localhost:{port}", *options).status == 0
     assert own == [("127.0.0.1", port), ("localhost", port), ("127.0.0.1", port)]
+
+
+class _ListenerOnIPv6(socket.socket):
+    """A socket as one on ``::1``, which not every machine has."""
+
+    def getsockname(self) -> tuple[str, int, int, int]:
+        return "::1", 9100, 0, 0
+
+
+def test_ipv6_addresses_are_printed_in_brackets(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in each URL: a Prometheus takes the printed one."""
+
+    async def run(*options: Any) -> None:
+        options[6]()
+
+    def create_server(*_: Any, **__: Any) -> socket.socket:
+        return _ListenerOnIPv6()
+
+    monkeypatch.setattr(gateway, "run", run)
+    monkeypatch.setattr(socket, "create_server", create_server)
+    result = cli("gateway", "--listen", "[::1]:9100", "--metrics", "[::1]:9100")
+    assert (result.status, result.out.splitlines()) == (
+        0,
+        ["listening on [::1]:9100", "metrics on http://[::1]:9100/metrics"],
+    )
 
 
 # Passwords ------------------------------------------------------------------------------------------------------------

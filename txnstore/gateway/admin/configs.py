@@ -406,9 +406,7 @@ def _broker_entries(services: Services, client: Client) -> list[_Entry]:
     own = services.peers.own
     protocol = ("SASL_" if client.principal else "") + ("SSL" if services.peers.encrypted else "PLAINTEXT")
     entries = [
-        _fixed_entry(
-            "advertised.listeners", f"{protocol}://{own.host}:{own.port}", "LIST", "where clients reach this gateway"
-        ),
+        _fixed_entry("advertised.listeners", f"{protocol}://{own.address}", "LIST", "where clients reach this gateway"),
         _fixed_entry("broker.id", str(own.node_id), "INT", "the number of this gateway"),
         _fixed_entry("node.id", str(own.node_id), "INT", "the number of this gateway"),
         _fixed_entry("log.dirs", services.connection.url, "STRING", "where the store is"),
