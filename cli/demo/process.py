@@ -56,11 +56,18 @@ class JobProcess:
         """The id of the process."""
         return self._process.pid
 
-    def until(self, *events: str, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
-        """Wait for one of these events; ``progress`` is called with the records of each commit before it."""
+    def wait_for_event(self, *events: str, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+        """Wait for one of these events; ``progress`` is called with the records of each commit before it.
+
+        Raises:
+            CommandError: The job ended before, or printed something else than events.
+        """
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            event: dict[str, Any] = json.loads(line)
+            event = _event_of(line)
+            if event is None:
+                msg = f"{self._module} (process {self.pid}) printed {line.rstrip()!r}, which is not an event"
+                raise CommandError(msg, self._last_output())
             if event["event"] == "committed" and progress is not None:
                 progress(event["records"])
             if event["event"] in events:
@@ -76,7 +83,7 @@ class JobProcess:
     def end(self) -> None:
         """Close the job's standard input, which ends a job that would run on, and wait until it has finished."""
         self._close_input()
-        self.until("finished")
+        self.wait_for_event("finished")
 
     def kill(self) -> int:
         """Kill the process and its JVM with SIGKILL, which simulates a crash; returns its exit status.
@@ -109,10 +116,19 @@ class JobProcess:
 
     def _send_line(self, line: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # The process has ended; `until` reports that.
+        with contextlib.suppress(BrokenPipeError):  # The process has ended; `wait_for_event` reports that.
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
     def _last_output(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return f"Its last output: {lines[-1]}" if lines else "It wrote no output."
+
+
+def _event_of(line: str) -> dict[str, Any] | None:
+    """Return the event that a job reported in this line; None if it is another text, as of a library."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

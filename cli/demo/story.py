@@ -92,7 +92,7 @@ def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
 def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
     store = run.store
     with _job(run, batch, _FIRST_PAUSE) as job:
-        flushed = int(job.until("flushed", progress=progress)["records"])
+        flushed = int(job.wait_for_event("flushed", progress=progress)["records"])
         status = job.kill()
     run.check(f"exit status of the job, process {job.pid}, after SIGKILL", status, -9)
     view = store.snapshot().view
@@ -112,20 +112,20 @@ def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], aborted_b
     store = run.store
     count_before = checks.count(store)
     with _job(run, batch, _SECOND_PAUSE) as second:
-        epoch = second.until("started")["epoch"]
+        epoch = second.wait_for_event("started")["epoch"]
         view = store.snapshot().view
         run.note(f"process {second.pid} took over with epoch {epoch}")
         run.check("open transactions after the takeover", _open_transactions(view), 0)
         run.check("change of the delays under read_committed", checks.count(store) - count_before, 0)
         run.check("aborted records that read_uncommitted still sees", checks.aborted(store), aborted_before)
-        flushed = int(second.until("flushed", progress=progress)["records"])
+        flushed = int(second.wait_for_event("flushed", progress=progress)["records"])
         run.note(f"process {second.pid} pauses with {flushed:,} records of a transaction in the log")
         with _job(run, batch) as third:
-            epoch = third.until("started")["epoch"]
+            epoch = third.wait_for_event("started")["epoch"]
             run.note(f"process {third.pid} took over with epoch {epoch}")
-            third.until("finished", progress=progress)
+            third.wait_for_event("finished", progress=progress)
         second.resume()
-        event = second.until("fenced", "finished")
+        event = second.wait_for_event("fenced", "finished")
         run.check("result of the zombie's commit after it resumed", event["event"], "fenced")
         run.note(f"ProducerFencedError: {event.get('error')}")
     return flushed

@@ -98,14 +98,14 @@ def _crash(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]) 
 
 def _follow(run: DemoRun, driver: JobProcess, arrived: int, advance: Callable[[float], None]) -> dict[str, Any]:
     """Wait until the stream has processed all arrived flights, or pauses; return its last event."""
-    event = driver.until("committed", "uploaded")
+    event = driver.wait_for_event("committed", "uploaded")
     while event["event"] == "committed":
         done = checks.count(run.store)
         advance(done)
         run.note(f"micro-batch {event['micro_batch']} committed: {done:,} delays")
         if done >= arrived:
             break
-        event = driver.until("committed", "uploaded")
+        event = driver.wait_for_event("committed", "uploaded")
     return event
 
 
@@ -114,7 +114,7 @@ def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]
     count_before, missing = checks.count(run.store), arrivals.count - checks.count(run.store)
     arrivals.next()
     with _driver(run) as driver:
-        event = driver.until("committed")
+        event = driver.wait_for_event("committed")
         run.check("first micro-batch of the new driver", event["micro_batch"], killed)
         run.check("delays that the killed micro-batch lost", missing - (checks.count(run.store) - count_before), 0)
         _follow(run, driver, arrivals.count, advance)
