@@ -190,7 +190,7 @@ def _shared_edges(other: Sequence[Edge], complete_checkpoints: Sequence[int]) ->
 
 
 def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) -> Saved | None:
-    """Return the checkpoint of entry ``sequence``; None, with a logged warning, if it is missing or damaged."""
+    """Return a checkpoint; None if none was requested, or, with a logged warning, if it is missing or damaged."""
     if requested is None:
         return None
     try:

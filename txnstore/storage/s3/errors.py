@@ -99,7 +99,7 @@ _NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "Clie
 
 
 def answer_of(error: BaseException) -> Answer:
-    """Return the response of the server, from the error or one of its causes."""
+    """Return the server's response from the error or one of its causes; an Answer without status if there was none."""
     for link in (*_cause_chain(error), *_wrapped_errors(error)):
         if isinstance(link, TransportError):
             return link.answer
@@ -158,49 +158,40 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Col
     status, code, explanation = answer.status or 0, answer.code, scrub(answer.message, secrets)
     shown = scrub(code, secrets)
     reply = f"the server answered {status} {shown}".rstrip() if status else f"the server answered {shown}"
+    request = f"{kind.value} {url}"
     if code == "NoSuchBucket":
-        return StorageRefusedError(f"Cannot {kind.value} {url}: the bucket {bucket!r} does not exist. Create it first.")
+        return _refused(request, f"the bucket {bucket!r} does not exist", "Create it first.")
     if code in _CREDENTIALS or status == 401:
         reason = _CREDENTIALS.get(code, "the credentials are not valid")
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: {reason} ({reply}). "
-            "Check key, secret and token in storage_options or the environment."
-        )
+        advice = "Check key, secret and token in storage_options or the environment."
+        return _refused(request, f"{reason} ({reply})", advice)
     if code == "RequestTimeTooSkewed":
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the clock of this machine is wrong ({reply}). Set the clock."
-        )
+        return _refused(request, f"the clock of this machine is wrong ({reply})", "Set the clock.")
     if code in _REGION or status in (301, 307):
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the bucket is in another region ({reply}). "
-            'Pass client_kwargs={"region_name": …} in storage_options.'
-        )
+        advice = 'Pass client_kwargs={"region_name": …} in storage_options.'
+        return _refused(request, f"the bucket is in another region ({reply})", advice)
     if status == 403:
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: access denied ({reply}). Readers need s3:GetObject, and s3:ListBucket on the "
-            "bucket (without it S3 denies access to an object that does not exist); writers also s3:PutObject, and "
-            "s3:DeleteObject for the check of the storage and for vacuum."
+        advice = (
+            "Readers need s3:GetObject, and s3:ListBucket on the bucket (without it S3 denies access to an object that "
+            "does not exist); writers also s3:PutObject, and s3:DeleteObject for the check of the storage and for "
+            "vacuum."
         )
+        return _refused(request, f"access denied ({reply})", advice)
     if status == 404 and kind is Kind.READ:
         return ObjectNotFoundError(f"There is no object {url}.")
     if status == 501 and "encryption" in answer.message.lower():
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the server cannot encrypt as s3_additional_kwargs demands ({reply}: "
-            f"{explanation})."
-        )
+        reason = f"the server cannot encrypt as s3_additional_kwargs demands ({reply}: {explanation})"
+        return _refused(request, reason)
     if status == 501 and kind is Kind.CREATE:
-        return UnsafeStorageError(f"Cannot create {url}: the server does not know conditional writes ({reply}).")
+        return UnsafeStorageError(f"Cannot {request}: the server does not know conditional writes ({reply}).")
     if status == 400 and code in ("", "400"):
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the server answered 400, without an error of S3. Check endpoint_url: a server "
-            "with TLS needs https://."
-        )
-    if code in _LOST_BODY or status in _BUSY_STATUS or (status >= 500 and status != 501) or code.startswith("SlowDown"):
-        return _transient_error(f"Cannot {kind.value} {url} now: {reply}.", kind)
-    if 200 <= status < 300:
-        return _transient_error(f"Cannot {kind.value} {url} now: {reply}.", kind)
-    reason = f": {explanation.rstrip('.')}" if explanation else ""
-    return StorageRefusedError(f"Cannot {kind.value} {url}: {reply}{reason}.")
+        advice = "Check endpoint_url: a server with TLS needs https://."
+        return _refused(request, "the server answered 400, without an error of S3", advice)
+    is_busy = code in _LOST_BODY or status in _BUSY_STATUS or code.startswith("SlowDown")
+    # A 2xx has an error in its body here: the outcome is unknown.
+    if is_busy or (status >= 500 and status != 501) or 200 <= status < 300:
+        return _transient_error(f"Cannot {request} now: {reply}.", kind)
+    return _refused(request, f"{reply}: {explanation.rstrip('.')}" if explanation else reply)
 
 
 def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
@@ -208,45 +199,41 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
     links = [*_cause_chain(error), *_wrapped_errors(error)]
     names = {base.__name__ for link in links for base in type(link).__mro__}
     detail = scrub(f"{type(error).__name__}: {error}", secrets)
+    request = f"{kind.value} {url}"
     if names & _NOT_SECURE:
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: no secure connection to the server ({detail}). If its certificate is "
-            "from an authority of your own, pass client_kwargs={'verify': '/path/of/ca.pem'} in storage_options or set "
-            "AWS_CA_BUNDLE; if the server has no TLS, write http:// in endpoint_url."
+        advice = (
+            "If its certificate is from an authority of your own, pass client_kwargs={'verify': '/path/of/ca.pem'} in "
+            "storage_options or set AWS_CA_BUNDLE; if the server has no TLS, write http:// in endpoint_url."
         )
+        return _refused(request, f"no secure connection to the server ({detail})", advice)
     if "FileNotFoundError" in names:
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: a file that the connection needs does not exist ({detail}). "
-            "Check 'verify' in client_kwargs, and AWS_CA_BUNDLE."
-        )
+        reason = f"a file that the connection needs does not exist ({detail})"
+        return _refused(request, reason, "Check 'verify' in client_kwargs, and AWS_CA_BUNDLE.")
     if "ForeignAnswerError" in names:
         return _transient_error(
-            f"Cannot {kind.value} {url}: the answer does not come from the store ({scrub(str(error), secrets)}). "
-            "Look for a proxy or a login page between this machine and the endpoint_url.",
+            f"Cannot {request}: the answer does not come from the store ({scrub(str(error), secrets)}). Look for a "
+            "proxy or a login page between this machine and the endpoint_url.",
             kind,
         )
     if names & _NEVER_SENT:
-        return StorageError(f"Cannot {kind.value} {url}: cannot reach the server ({detail}).")
+        return StorageError(f"Cannot {request}: cannot reach the server ({detail}).")
     if names & _NO_CREDENTIALS:
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: no usable credentials ({detail}). "
-            "Pass key and secret in storage_options, set them in the environment, or pass anon=True."
-        )
+        advice = "Pass key and secret in storage_options, set them in the environment, or pass anon=True."
+        return _refused(request, f"no usable credentials ({detail})", advice)
     if names & _NETWORK or isinstance(error, OSError):
-        return _transient_error(
-            f"Cannot {kind.value} {url}: the connection broke or no answer came in time ({detail}).", kind
-        )
+        return _transient_error(f"Cannot {request}: the connection broke or no answer came in time ({detail}).", kind)
     if names & _DAMAGED and kind is Kind.READ:
-        return DamagedObjectError(
-            f"Cannot {kind.value} {url}: its bytes do not match their checksum or size ({detail})."
-        )
+        return DamagedObjectError(f"Cannot {request}: its bytes do not match their checksum or size ({detail}).")
     if names & _DAMAGED:
-        return _transient_error(f"Cannot {kind.value} {url}: the answer is damaged ({detail}).", kind)
+        return _transient_error(f"Cannot {request}: the answer is damaged ({detail}).", kind)
     if "BotoCoreError" in names or isinstance(error, (TypeError, ValueError, KeyError)):
-        return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the request cannot be made ({detail}). Check storage_options."
-        )
-    return _transient_error(f"Cannot {kind.value} {url}: {detail}.", kind)
+        return _refused(request, f"the request cannot be made ({detail})", "Check storage_options.")
+    return _transient_error(f"Cannot {request}: {detail}.", kind)
+
+
+def _refused(request: str, reason: str, advice: str = "") -> StorageRefusedError:
+    """Return the error for a request that fails until someone changes something; ``advice``: what, in sentences."""
+    return StorageRefusedError(f"Cannot {request}: {reason}. {advice}".rstrip())
 
 
 def _transient_error(message: str, kind: Kind) -> StorageError:

@@ -117,14 +117,17 @@ class Requests(ABC):
         self._has_own_etags = self._has_own_etags or bool(etag)
 
 
-def etag_of(data: bytes, in_parts: bool = False) -> str:
-    """Return the ETag of an object that is not encrypted, or that S3 encrypts with its own keys."""
+def etag_of(data: bytes, *, in_parts: bool = False) -> str:
+    """Return the ETag of an object that is not encrypted, or that S3 encrypts with its own keys.
+
+    ``in_parts``: as uploaded by multipart: the MD5 of the parts' MD5s, and their number.
+    """
     if not in_parts:
         return hashlib.md5(data, usedforsecurity=False).hexdigest()
     view = memoryview(data)
     parts = [
-        hashlib.md5(view[first : first + PART_BYTES], usedforsecurity=False).digest()
-        for first in range(0, len(data), PART_BYTES)
+        hashlib.md5(view[start : start + PART_BYTES], usedforsecurity=False).digest()
+        for start in range(0, len(data), PART_BYTES)
     ]
     return f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
 
@@ -133,7 +136,7 @@ async def _hash_parts(data: bytes, sending: Awaitable[str], in_parts: bool = Fal
     """Return the ETag of an answer, and that of the bytes."""
     if len(data) <= MIB:
         return plain_etag(await sending), etag_of(data)
-    hashing = asyncio.create_task(asyncio.to_thread(etag_of, data, in_parts))
+    hashing = asyncio.create_task(asyncio.to_thread(etag_of, data, in_parts=in_parts))
     try:
         etag = await sending
     finally:

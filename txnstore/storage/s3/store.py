@@ -23,7 +23,7 @@ from txnstore.storage.s3.loop import own_loop, run_on
 from txnstore.storage.s3.options import check_options, secrets_in
 from txnstore.storage.s3.requests import PAGE_KEYS, Found, Requests
 from txnstore.storage.s3.s3fs import S3fsRequests
-from txnstore.storage.s3.transport import OPTION, check_transport, requests_of
+from txnstore.storage.s3.transport import TRANSPORT_OPTION, check_transport, requests_of
 from txnstore.threads import ForkLock, in_thread
 
 T = TypeVar("T")
@@ -63,12 +63,12 @@ class S3Store:
         self._options: dict[str, Any] = copy.deepcopy(dict(storage_options or {}))
         self._secrets = frozenset(secrets_in(self._options))
         check_options(self._options)
-        self._wish: str | None = self._options.get(OPTION)
-        check_transport(self._wish)
-        #: Guards changes of `_clients`; a thread that holds it may connect, and takes no other lock of the store.
+        self._requested_transport: str | None = self._options.get(TRANSPORT_OPTION)
+        check_transport(self._requested_transport)
+        #: Guards `_clients`; held while a client connects. Its holder takes no other lock of the store.
         self._lock = ForkLock()
-        #: The requests of each process, by process id and the transport that was wished for; made at its first one. A
-        #: forked child keeps its parent's without using them: collecting them would close the parent's sockets.
+        #: One client per process id and requested transport, created at the first request. A forked child keeps its
+        #: parent's entry unused: collecting it would close the parent's sockets.
         self._clients: dict[tuple[int, str | None], Requests] = {}
 
     @property
@@ -78,7 +78,7 @@ class S3Store:
     @property
     def transport(self) -> str | None:
         """The library that sends this process's requests: s3fs or obstore; None before the first request."""
-        requests = self._clients.get((os.getpid(), self._wish))
+        requests = self._clients.get((os.getpid(), self._requested_transport))
         return None if requests is None else requests.name
 
     @property
@@ -150,7 +150,7 @@ class S3Store:
 
     def bucket_settings(self) -> BucketSettings:
         """Read the versioning and the lifecycle rules of the bucket. A refusal is a part of the result."""
-        settings = BucketSettings(self._root, transport=self._requests_of_process(self._wish).name)
+        settings = BucketSettings(self._root, transport=self._requests_of_process(self._requested_transport).name)
         s3fs = self._s3fs()
 
         def ask(operation: str) -> Any:
@@ -196,7 +196,7 @@ class S3Store:
         self, kind: Kind, key: str, request: Callable[[Requests], Awaitable[T]], requests: Requests | None = None
     ) -> T:
         """Run the coroutine on the event loop of this process, and map its error to :mod:`txnstore.errors`."""
-        used = self._requests_of_process(self._wish) if requests is None else requests
+        used = self._requests_of_process(self._requested_transport) if requests is None else requests
         answer = run_on(own_loop(), lambda: request(used))
         error = answer.exception()
         if error is None:
@@ -211,7 +211,7 @@ class S3Store:
 
     def _s3fs(self) -> S3fsRequests:
         """Return the requests through s3fs, for the few that obstore does not have."""
-        requests = self._requests_of_process(self._wish)
+        requests = self._requests_of_process(self._requested_transport)
         if not isinstance(requests, S3fsRequests):
             requests = self._requests_of_process("s3fs")
         assert isinstance(requests, S3fsRequests)
@@ -229,7 +229,7 @@ class S3Store:
         return requests
 
     def _make_requests(self, transport_choice: str | None) -> Requests:
-        options = {name: value for name, value in self._options.items() if name != OPTION}
+        options = {name: value for name, value in self._options.items() if name != TRANSPORT_OPTION}
         return requests_of(options, self.bucket, self.url, transport_choice, self._secrets)
 
 

@@ -26,7 +26,7 @@ from txnstore.storage.s3.s3fs import S3fsRequests
 
 _LOG = logging.getLogger(__name__)
 
-OPTION = "transport"
+TRANSPORT_OPTION = "transport"
 NAMES = ("s3fs", "obstore")
 
 
@@ -34,7 +34,7 @@ def check_transport(transport: object) -> None:
     """Check that a transport exists, and is installed in a supported version."""
     if transport is not None and transport not in NAMES:
         raise InvalidConfigError(
-            f"The storage option {OPTION!r} must be {' or '.join(map(repr, NAMES))}, not {transport!r}."
+            f"The storage option {TRANSPORT_OPTION!r} must be {' or '.join(map(repr, NAMES))}, not {transport!r}."
         )
     reason = unusable_reason() if transport == "obstore" else None
     if reason is not None:
@@ -67,5 +67,5 @@ def requests_of(
 
 
 def _unknown_transport(name: str, url: str) -> InvalidConfigError:
-    hint = (" " not in name and suggest_option(name)) or f"Leave it out, or pass {OPTION}='s3fs'."
+    hint = (" " not in name and suggest_option(name)) or f"Leave it out, or pass {TRANSPORT_OPTION}='s3fs'."
     return InvalidConfigError(f"The transport 'obstore' does not know the storage option {name} for {url}. {hint}")
