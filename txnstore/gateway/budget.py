@@ -106,7 +106,7 @@ class Reservation:
         self._budget.release(self)
 
 
-class Room:
+class ResponseBudget:
     """Bounds the bytes of responses that are not sent.
 
     A fetch gets the number of bytes that it may read: less where much is in memory. Where the room is used up, requests
@@ -136,14 +136,14 @@ class Room:
 
     @asynccontextmanager
     async def grant(self, max_bytes: int) -> AsyncIterator[int]:
-        """Count and yield the bytes that a fetch may read; returned when the block ends.
+        """Wait for room, then yield the number of bytes that a fetch may read; they count as used until the block ends.
 
         Args:
             max_bytes: The most bytes that its client accepts.
         """
         await self.wait()
         size = min(max_bytes, max((self._size - self.used) // _SHARE, _LEAST_RESPONSE))
-        counted = max(size, 0)
+        counted = max(size, 0)  # A client may send a negative max_bytes.
         self.add(counted)
         try:
             yield size

@@ -121,7 +121,7 @@ class Freshness:
         """
         if not producer_ids:
             return view
-        has_changed = await self._loop.run_in_executor(self._threads, self._connection.unblock, producer_ids)
+        has_changed = await self._loop.run_in_executor(self._threads, self._connection.end_abandoned, producer_ids)
         return await self.head() if has_changed else view
 
     async def _refresh(self) -> View:
@@ -200,7 +200,9 @@ class Freshness:
                     view = await self.head()
                     if self._loop.time() - unblocked_at > _UNBLOCK and view.open_partitions:
                         unblocked_at = self._loop.time()
-                        await self._loop.run_in_executor(self._threads, self._connection.unblock, _open_txns(view))
+                        await self._loop.run_in_executor(
+                            self._threads, self._connection.end_abandoned, _open_txns(view)
+                        )
                         self.publish_loaded()
                 except TxnStoreError as error:
                     _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})

@@ -559,22 +559,28 @@ def _check_headers(table: pa.Table) -> None:
         raise InvalidBatchError.of_records(refused)
 
 
-def _segment_groups(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:
-    """Group batches by segment: a large one has its own, small ones share by partition."""
-    groups: list[list[int]] = []
+def _segment_groups(
+    batches: Sequence[StagedBatch], positions: Iterable[int], own_segment_bytes: int
+) -> list[list[int]]:
+    """Group batches into segments; return their positions in `batches`.
+
+    A batch of at least `own_segment_bytes` gets its own segment, first in the result: the longest uploads start first.
+    Smaller ones, ordered by partition, share segments of up to 8 MiB.
+    """
+    own: list[list[int]] = []
+    shared: list[list[int]] = []
     size = 0
-    ordered = sorted(numbers, key=lambda number: (taken[number].tp.partition, number))
-    for number in ordered:
-        length = len(taken[number].raw.data)
-        if length >= own_bytes:
-            groups.insert(0, [number])
+    for position in sorted(positions, key=lambda position: (batches[position].tp.partition, position)):
+        length = len(batches[position].raw.data)
+        if length >= own_segment_bytes:
+            own.append([position])
             continue
         if not size or size + length > _MAX_SHARED_BYTES:
-            groups.append([])
+            shared.append([])
             size = 0
-        groups[-1].append(number)
+        shared[-1].append(position)
         size += length
-    return groups
+    return [*own, *shared]
 
 
 def writer_of(topic: CatalogTopic) -> TopicWriter:

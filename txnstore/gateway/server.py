@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnstore.gateway.apis import VERSIONS, Api
-from txnstore.gateway.budget import Budget, Reservation, Room
+from txnstore.gateway.budget import Budget, Reservation, ResponseBudget
 from txnstore.gateway.errors import code_of, message_of
 from txnstore.gateway.failures import can_report_failure, failure_fields
 from txnstore.gateway.frames import START_SIZE, Frame, MalformedRequestError, Start, check_frame, read_start
@@ -121,7 +121,7 @@ class Client:
     principal: str | None = None
     sasl: Any = None
     software: str = ""
-    room: Room = field(default_factory=Room)
+    room: ResponseBudget = field(default_factory=ResponseBudget)
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class Server:
         self._checked_at = self._processor_time = 0.0
         self._next_clock_check: asyncio.TimerHandle | None = None
         self.is_draining = False
-        self.budget, self.room = Budget(), Room()
+        self.budget, self.room = Budget(), ResponseBudget()
         self.traffic = Traffic()
         #: Encodes large responses, one at a time, because one of 100,000 partitions takes much memory meanwhile.
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="gateway responses")
@@ -379,8 +379,6 @@ class _Connection:
         self._failure: BaseException | None = None
         #: The fetch under way, which ends with the connection.
         self._fetch: asyncio.Task[bytes | None] | None = None
-        #: Whether nothing more arrives.
-        self._input_has_ended = False
         #: Whether no more responses are sent.
         self._is_closed = False
         #: Whether a part of the next request has arrived.
@@ -389,7 +387,7 @@ class _Connection:
         self._api: int | None = None
         #: The bytes of responses that are not sent, which count in the room.
         self._unsent_bytes = 0
-        stream.on_end = self._stream_ended
+        stream.on_end = self._cancel_fetch
 
     async def serve(self) -> None:
         """Read and start requests until the client closes the connection."""
@@ -427,7 +425,7 @@ class _Connection:
             await self._wait_until_sent()
             await self._client.room.wait(2)  # Twice the size: a fetch waits itself, before it reads.
             unknown = None if request is not None else self._count(self._server.unknown_version(start))
-            await self._send(unknown if request is None else await self._handle(request))
+            await self._send(unknown if request is None else await self._respond(request))
             self._slots.release()
         finally:
             self._api = None
@@ -524,7 +522,8 @@ class _Connection:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    async def _handle(self, request: Request) -> bytes | None:
+    async def _respond(self, request: Request) -> bytes | None:
+        """Return the response; None if none is sent: the client's input has ended, which cancels a waiting fetch."""
         if request.api != Api.FETCH:
             return await self._response(request, None)
         if self._stream.has_ended:
@@ -535,10 +534,10 @@ class _Connection:
             await asyncio.wait({self._fetch})
             if not self._fetch.cancelled():
                 return self._fetch.result()
-            if self._input_has_ended:
+            if self._stream.has_ended:
                 self._drop_responses()
                 return None
-            raise ConnectionAbortedError("a fetch was given up")
+            raise ConnectionAbortedError("the fetch was cancelled while its client was still connected")
         finally:
             self._fetch.cancel()
             self._fetch = None
@@ -571,8 +570,7 @@ class _Connection:
         self._client.room.add(len(response))
         return response
 
-    def _stream_ended(self) -> None:
-        self._input_has_ended = True
+    def _cancel_fetch(self) -> None:
         if self._fetch is not None:
             self._fetch.cancel()
 

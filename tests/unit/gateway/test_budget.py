@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from txnstore.gateway.budget import Budget, Room
+from txnstore.gateway.budget import Budget, ResponseBudget
 
 
 def test_bytes_count_until_they_are_released() -> None:
@@ -110,7 +110,7 @@ def test_a_later_request_does_not_overtake_one_that_waits() -> None:
 
 def test_a_fetch_may_read_a_part_of_the_room_that_is_left() -> None:
     async def scenario() -> None:
-        room = Room(64 << 20)
+        room = ResponseBudget(64 << 20)
         async with room.grant(50 << 20) as first:
             assert first == 16 << 20
             async with room.grant(50 << 20) as second:
@@ -124,7 +124,7 @@ def test_a_fetch_may_read_a_part_of_the_room_that_is_left() -> None:
 
 def test_fetches_wait_while_the_room_is_used_up() -> None:
     async def scenario() -> None:
-        room, order = Room(4 << 20), list[int]()
+        room, order = ResponseBudget(4 << 20), list[int]()
         room.add(5 << 20)
 
         async def fetch(number: int) -> None:
@@ -150,7 +150,7 @@ def test_a_fetch_that_ends_as_it_is_woken_wakes_the_next_one() -> None:
     """Its connection ended meanwhile: nothing would wake the others before the next response."""
 
     async def scenario() -> None:
-        room, order = Room(4 << 20), list[int]()
+        room, order = ResponseBudget(4 << 20), list[int]()
         room.add(4 << 20)
 
         async def fetch(number: int) -> None:

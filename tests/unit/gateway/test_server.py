@@ -210,6 +210,7 @@ def test_only_a_fetch_is_cancelled_when_its_client_leaves() -> None:
         release.set()
         await until(lambda: len(ended) == 3)  # The heartbeats behind them had arrived, too.
         assert (cancelled, sorted(ended)) == (["FETCH"], ["HEARTBEAT", "HEARTBEAT", "LEAVE_GROUP"])
+        assert server.traffic.closed == {}, "the input had ended when the fetch was cancelled"
 
     run({Api.FETCH: wait, Api.LEAVE_GROUP: wait, Api.HEARTBEAT: wait}, scenario)
 
@@ -302,6 +303,19 @@ def test_a_request_of_a_transaction_is_not_begun_after_its_client_has_disconnect
 
 def _of_transaction() -> dict[str, Any]:
     return {**produce_fields("t", record_batch([b"v"])), "transactional_id": "a"}
+
+
+def test_a_fetch_that_is_cancelled_while_its_client_is_connected_closes_the_connection() -> None:
+    async def cancel(request: Request, client: Client) -> Fields:
+        raise asyncio.CancelledError
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(request_frame(Api.FETCH, 4, {}))
+        assert await reader.read() == b""
+        assert server.traffic.closed == {"failed": 1}
+
+    run({Api.FETCH: cancel}, scenario)
 
 
 def test_nothing_is_sent_after_a_fetch_that_is_left_out() -> None:

@@ -123,7 +123,7 @@ def _unless_any(number: int) -> int | None:
     return None if number == _ANY else number
 
 
-class Rules:
+class AclRules:
     """Shows and changes the rules of the store."""
 
     def __init__(self, services: Services) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txnstore.gateway.admin.acls import Rules
+from txnstore.gateway.admin.acls import AclRules
 from txnstore.gateway.admin.configs import Configs
 from txnstore.gateway.admin.groups import Groups
 from txnstore.gateway.admin.partitions import Partitions
@@ -18,12 +18,12 @@ from txnstore.gateway.services import Services
 def admin_handlers(
     services: Services, classic: ClassicCoordinator, consumers: ConsumerCoordinator
 ) -> dict[Api, Handler]:
-    """The handlers of administration."""
+    """Return the handlers of the administrative APIs."""
     return {
         **Topics(services).handlers(),
         **Partitions(services).handlers(),
         **Configs(services).handlers(),
         **AdminTransactions(services).handlers(),
         **Groups(services, classic, consumers).handlers(),
-        **Rules(services).handlers(),
+        **AclRules(services).handlers(),
     }

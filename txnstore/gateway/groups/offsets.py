@@ -27,7 +27,7 @@ _MAX_METADATA_CHARS = 4096
 #: The first version of OffsetCommit with the epochs of members of KIP-848.
 _FIRST_WITH_EPOCHS = 9
 #: The first versions of OffsetFetch with a code for the whole response, with several groups, with ids of topics.
-_FIRST_WITH_CODE, _FIRST_WITH_GROUPS, _FIRST_BY_ID = 2, 8, 10
+_FIRST_WITH_ERROR_CODE, _FIRST_WITH_GROUPS, _FIRST_BY_ID = 2, 8, 10
 
 #: The offset of a partition, and NONE; or None, and the code that refuses it.
 CheckedOffset = tuple[GroupOffset | None, ErrorCode]
@@ -117,23 +117,18 @@ class GroupOffsets:
         body = request.body
         requested = body.groups if request.version >= _FIRST_WITH_GROUPS else (body,)
         view, requires_stable = await self._services.freshness.head(), bool(field_value(body, "require_stable", False))
-        if requires_stable:  # The client waits until nothing is pending, so abandoned transactions are aborted.
-            groups_of_view = (view.groups.get(each.group_id) or Group() for each in requested)
-            pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
-            view = await self._services.freshness.unblocked(view, pending_in)
+        if requires_stable:
+            # require_stable clients retry until no offset is pending: end abandoned transactions first.
+            groups_of_view = (view.groups.get(requested_group.group_id) or Group() for requested_group in requested)
+            pending_producer_ids = {producer_id for group in groups_of_view for producer_id in group.pending}
+            view = await self._services.freshness.unblocked(view, pending_producer_ids)
         groups = [
-            self._group(view, each, request.version, client, requires_stable=requires_stable) for each in requested
+            self._group(view, requested_group, request.version, client, requires_stable=requires_stable)
+            for requested_group in requested
         ]
         if request.version >= _FIRST_WITH_GROUPS:
             return {"groups": groups}
-        fields = dict(groups[0])
-        if request.version < _FIRST_WITH_CODE and fields["error_code"] is not ErrorCode.none:
-            code = fields["error_code"]
-            fields["topics"] = [
-                {"name": topic.name, "partitions": [_without_offset(each, code) for each in topic.partition_indexes]}
-                for topic in body.topics or ()
-            ]
-        return fields
+        return _before_groups(groups[0], body, request.version)
 
     def _group(
         self, view: View, requested: Any, version: int, client: Client, *, requires_stable: bool
@@ -176,6 +171,18 @@ class GroupOffsets:
         except (TxnStoreError, RefusedError) as error:
             return field_value(topic, "name", ""), numbers, code_of(error, Api.OFFSET_FETCH, 0)
         return name, numbers, ErrorCode.none
+
+
+def _before_groups(fields: Mapping[str, Any], body: Any, version: int) -> Fields:
+    """Return the response of a version without groups; the oldest have an error code in each partition only."""
+    code = fields["error_code"]
+    if version >= _FIRST_WITH_ERROR_CODE or code is ErrorCode.none:
+        return fields
+    topics = [
+        {"name": topic.name, "partitions": [_without_offset(number, code) for number in topic.partition_indexes]}
+        for topic in body.topics or ()
+    ]
+    return {**fields, "topics": topics}
 
 
 def commit_response_topics(

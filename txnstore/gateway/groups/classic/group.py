@@ -611,7 +611,10 @@ class ClassicGroup:
             self._prepare(f"no SyncGroup came from {names}")
 
     def _select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support."""
+        """Return the protocol with the most first choices among those that every member supports.
+
+        On a tie, the one voted for first.
+        """
         votes = Counter(
             next(name for name, _ in member.protocols if self._supported[name] == len(self._members))
             for member in self._members.values()
