@@ -111,7 +111,7 @@ def retain(
         connection.check_rights(CLUSTER_ACTION)
     topics, failures = _split_readable(_topics_to_retain(view, topic))
     logs = [log for each in topics if _retention_of(each) is not None for _, log in _logs_of(view, each)]
-    if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):
+    if not dry_run and connection.end_abandoned({producer_id for log in logs for producer_id in log.open_txns}):
         view = connection.view(refresh=False)
         topics, failures = _split_readable(_topics_to_retain(view, topic))
     report = apply_retention(connection, view, topics, dry_run=dry_run)
@@ -203,7 +203,7 @@ def delete_records(
     view = connection.view()
     logs = [log for tp in starts for log in (view.find_partition(tp), view.log(tp)) if log is not None]
     blocking = {producer_id for log in logs for producer_id in log.open_txns}
-    if not dry_run and connection.unblock(blocking):
+    if not dry_run and connection.end_abandoned(blocking):
         view = connection.view(refresh=False)
     planned = {tp: _plan_deletion(view, tp, offset) for tp, offset in starts.items()}
     if dry_run:

@@ -27,7 +27,7 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.principals import asking
 from txnstore.chain.traces import check_new, no_document
 from txnstore.coordinator.coordinator import Coordinator
-from txnstore.coordinator.recovery import find_abandoned, unblock
+from txnstore.coordinator.recovery import end_abandoned, find_abandoned
 from txnstore.core.authorization.changes import check_principal
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.authorization.rights import Right, check_rights
@@ -427,27 +427,36 @@ class Connection:
             end: The offset to read up to, by partition; the end of the log of the others.
         """
         blocked = blocked_partitions(view, partitions, start, end)
-        return self.view(refresh=False) if blocked and self.unblock(blocking_producers(view, blocked)) else view
+        return self.view(refresh=False) if blocked and self.end_abandoned(blocking_producers(view, blocked)) else view
 
-    def unblock(self, producer_ids: Iterable[int]) -> bool:
+    def end_abandoned(self, producer_ids: Iterable[int]) -> bool:
         """End the abandoned transactions of these producers: decided ones, and ones past their timeout.
 
         After a failure to end one, half a minute passes before the next attempt: a consumer calls this several times a
         second.
 
         Returns:
-            Whether there was one, and this process may write: the cached view has changed then, or a warning was
-            logged.
+            True if an abandoned transaction was found and this process may write: each was ended (take the cached view
+            again) or its failure logged.
         """
         if self.read_only:
             return False
         failed_at: dict[int, int] = self.cached("transactions not ended", dict)
         now = self.runtime.monotonic()
         candidates = [each for each in producer_ids if each not in failed_at or now - failed_at[each] >= _END_RETRY_MS]
-        txns = find_abandoned(self.chains.ages, self.view(refresh=False), candidates)
-        writable = bool(txns) and self._is_writable()
-        failed_at.update((txn.producer_id, now) for txn in (unblock(self.coordinator, txns) if writable else txns))
-        return writable
+        abandoned = find_abandoned(self.chains.ages, self.view(refresh=False), candidates)
+        if not abandoned:
+            return False
+        refusal = self._write_refusal()
+        if refusal is None:
+            failed = end_abandoned(self.coordinator, abandoned)
+        else:
+            msg = "an expired transaction blocks readers; it cannot be ended: %s"
+            _LOG.warning(msg, refusal, extra={"error": str(refusal)})
+            failed = abandoned
+        for txn in failed:
+            failed_at[txn.producer_id] = now
+        return refusal is None
 
     def check_writable(self, consequence: str) -> None:
         """Check that this process may change the store, and knows how to, as far as its chains were read.
@@ -520,17 +529,14 @@ class Connection:
             probe_once(self.objects, self.runtime.new_id, store_id=self.keys.store_id, now=self.runtime.clock())
             self._checked = True
 
-    def _is_writable(self) -> bool:
-        """Whether this release can write to the store, and the storage is safe to write to."""
+    def _write_refusal(self) -> TxnStoreError | None:
+        """Return why this release cannot write to the store, or the storage is not safe to write to; else None."""
         try:
             self.check_writable("")
             self.check_storage()
         except TxnStoreError as error:
-            _LOG.warning(
-                "an expired transaction blocks readers; it cannot be ended: %s", error, extra={"error": str(error)}
-            )
-            return False
-        return True
+            return error
+        return None
 
     # Statistics and maintenance ---------------------------------------------------------------------------------------
 

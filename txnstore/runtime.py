@@ -131,9 +131,11 @@ class Runtime:
     uptime: Callable[[], int] = uptime_ms
 
     def __post_init__(self) -> None:
-        if self.clock is not wall_clock_ms and self.monotonic is monotonic_ms:
+        """Derive the clocks and the timer that were not given from the given clock."""
+        is_own_clock = self.clock is not wall_clock_ms
+        if is_own_clock and self.monotonic is monotonic_ms:
             object.__setattr__(self, "monotonic", self.clock)
-        if self.clock is not wall_clock_ms and self.timer is thread_timer:
+        if is_own_clock and self.timer is thread_timer:
             object.__setattr__(self, "timer", NoTimer)
         if self.monotonic is not monotonic_ms and self.uptime is uptime_ms:
             object.__setattr__(self, "uptime", self.monotonic)

@@ -186,7 +186,7 @@ class _Compaction:
             connection.check_writable("it cannot be compacted")  # Before anything is uploaded.
             connection.check_rights(CLUSTER_ACTION)
             connection.chains.save_if_overdue()
-        if not dry_run and connection.unblock(_open_producers(view, _topics(view, name))):
+        if not dry_run and connection.end_abandoned(_open_producers(view, _topics(view, name))):
             view = connection.view(refresh=False)
         scope = self._scope(view, name)
         retained = apply_retention(connection, view, scope.topics, dry_run=dry_run)

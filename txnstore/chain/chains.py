@@ -58,7 +58,10 @@ class Chains:
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def load(self, first_hint: bytes | None) -> None:
-        """Load all chains concurrently. ``first_hint``: the checkpoint hint of chain 0, which the caller has read.
+        """Load all chains concurrently, and compare them.
+
+        Args:
+            first_hint: The checkpoint hint of chain 0, which the caller has read.
 
         Raises:
             CorruptionError: A chain is damaged, or has lost an entry that another one follows from.
@@ -66,7 +69,9 @@ class Chains:
         begun = self._runtime.monotonic()
         states = self.concurrently({chain.number: self._loader(chain, first_hint) for chain in self._chains})
         self.ages.record(states.values(), begun)
-        self.view(())  # A chain that has lost its end is named by others, before anything is committed to it.
+        # Compare the chains now: another chain may refer to an entry that this one has lost, and a commit would reuse
+        # its number.
+        self.view(())
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
         def load() -> State:

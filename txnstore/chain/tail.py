@@ -22,7 +22,7 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import keep
 
 
-def newest(heads: Sequence[int], count: int, firsts: Sequence[int] = ()) -> list[range]:
+def newest(heads: Sequence[int], count: int, deletable_up_to: Sequence[int] = ()) -> list[range]:
     """Return the ranges of the newest entries of each chain, ``count`` in total.
 
     Each chain gets an equal share; a chain with fewer entries leaves the rest of its share to the others.
@@ -30,9 +30,9 @@ def newest(heads: Sequence[int], count: int, firsts: Sequence[int] = ()) -> list
     Args:
         heads: The sequence number of the head of each chain.
         count: The total number of entries.
-        firsts: The last entry of each chain that may be deleted; by default 0.
+        deletable_up_to: The last entry of each chain that may be deleted; by default 0.
     """
-    before = firsts or [0] * len(heads)
+    before = deletable_up_to or [0] * len(heads)
     lengths = [0] * len(heads)
     rest = count
     # Short chains first, so that the remaining share is divided among the longer ones.

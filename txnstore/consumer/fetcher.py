@@ -253,7 +253,7 @@ class Poller:
         if self._is_idle(view):
             return view
         producer_ids = self._positions.blocking_producers(view)
-        return self._connection.view(refresh=False) if self._connection.unblock(producer_ids) else view
+        return self._connection.view(refresh=False) if self._connection.end_abandoned(producer_ids) else view
 
     def blocked(self, view: View) -> tuple[BlockedPartition, ...]:
         """Return the partitions whose committed records after the position wait for an open transaction."""

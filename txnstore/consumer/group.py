@@ -150,7 +150,7 @@ class ConsumerGroup:
         )
         if require_stable and pending_producers:
             view = self._connection.view(refresh={chain_of_producer(each) for each in pending_producers})
-            if self._connection.unblock(pending_producers):
+            if self._connection.end_abandoned(pending_producers):
                 view = self._connection.view(refresh=False)
         return committed(view, self.name, tp, require_stable=require_stable, strict=strict)
 

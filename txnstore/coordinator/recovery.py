@@ -90,7 +90,7 @@ def find_abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[
     return [transactions[producer_id] for producer_id in sorted(transactions)]
 
 
-def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> list[Transaction]:
+def end_abandoned(coordinator: Coordinator, transactions: Iterable[Transaction]) -> list[Transaction]:
     """End abandoned transactions for a reader; return those that could not be ended, which are logged."""
     failed: list[Transaction] = []
     for txn in transactions:

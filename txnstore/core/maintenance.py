@@ -272,15 +272,19 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
 
 
 def sums_problem(added: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
-    """Describe how the sums of a compaction disagree with each other or its new batches; None if they agree."""
+    """Describe how the sums of a compaction disagree with each other or its new batches.
+
+    None if they agree, or no sums were recorded.
+    """
     if sums is None:
         return None
     if not sums.conserved:
-        return f"it read {sums.read}, removed {sums.removed}, and wrote {add_up(sums.added)}"
+        return f"it read {sums.read}, which is not the sum of removed {sums.removed} and written {add_up(sums.added)}"
     if merge and sums.removed != Sums():
         return f"a merge removes nothing, and it removed {sums.removed}"
-    if [batch.records for batch in added] != [item.records for item in sums.added]:
-        return f"its {len(added)} batches have other numbers of records than the sums of {len(sums.added)}"
+    counts, summed_counts = [batch.records for batch in added], [item.records for item in sums.added]
+    if counts != summed_counts:
+        return f"its new batches have the record counts {counts}, and their sums {summed_counts}"
     return None
 
 

@@ -81,17 +81,18 @@ def join_answers(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]
     return tuple(by_place[place] for place in sorted(by_place))
 
 
-def sole_chain_of(command: Command, chains: int) -> int | None:
-    """Return the chain that decides a command without steps of the coordinator; None if it is not known.
+def sole_chain_of(command: Command, chain_count: int) -> int | None:
+    """Return the chain that can decide a command alone; None if the coordinator must decide or split it.
 
-    With several chains only batches outside of transactions are so simple.
+    With several chains, only an Append outside of a transaction, without offsets, whose partitions are all on one
+    chain, has one.
     """
-    if chains == 1:
+    if chain_count == 1:
         return CATALOG
     if not isinstance(command, Append) or command.producer.transactional_id is not None or command.offsets:
         return None
-    leaders = {chain_of_partition(batch.tp, chains) for batch in command.batches}
-    return leaders.pop() if len(leaders) == 1 else None
+    chains_of_batches = {chain_of_partition(batch.tp, chain_count) for batch in command.batches}
+    return chains_of_batches.pop() if len(chains_of_batches) == 1 else None
 
 
 def leaders_of(topic: CatalogTopic, chains: int) -> set[int]:

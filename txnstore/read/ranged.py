@@ -123,7 +123,9 @@ class Fetch(Enum):
     RANGES = auto()
 
 
-def choice(part: Slice, columns: Columns, cache: ReadCache | None = None, *, in_parts: bool = False) -> Fetch:
+def choose_fetch_mode(
+    part: Slice, columns: Columns, cache: ReadCache | None = None, *, in_parts: bool = False
+) -> Fetch:
     """Choose what is fetched of the segment of a slice: ranges, if that needs less than half of it, or it is large.
 
     Of a small segment only what needs less than a quarter of its rows is read by ranges.
@@ -185,8 +187,8 @@ class RangedObject:
         self._tp = tp
         self._segment = segment
         self.size = segment.size
-        #: The number of bytes before the footer.
-        self.body = segment.size - size
+        #: The first byte of the footer.
+        self.footer_start = segment.size - size
 
     def footer(self) -> Footer:
         """The footer; one GET unless this process has read it lately.
@@ -195,14 +197,19 @@ class RangedObject:
             CorruptionError: The segment is missing, or its footer differs from the one that the chain describes.
         """
         footer = _footers.find(self._sha256)
-        return footer if footer is not None else self._checked_footer(self._get(self.body, self.size))
+        return footer if footer is not None else self._checked_footer(self._get(self.footer_start, self.size))
 
     def _checked_footer(self, data: bytes) -> Footer:
+        """Check, parse and cache the bytes of the footer.
+
+        Raises:
+            CorruptionError: They differ from the ones that the chain describes, or cannot be parsed.
+        """
         segment = self._segment
         verify_checksum(f"the footer of segment {segment.key} of {self._tp}", data, self._sha256, len(data))
         try:
             parsed = ParquetFooter(pq.ParquetFile(pa.BufferReader(data)))
-            footer = Footer(data, parsed, Blocks.from_text(parsed.metadata[BLOCKS_KEY], self.body))
+            footer = Footer(data, parsed, Blocks.from_text(parsed.metadata[BLOCKS_KEY], self.footer_start))
         except DAMAGE as error:
             msg = f"segment {segment.key} cannot be read as parquet: {error}"
             raise CorruptionError(msg) from error
@@ -216,18 +223,18 @@ class RangedObject:
             CorruptionError: They differ from what the chain describes.
         """
         check_size(f"segment {self._segment.key} of {self._tp}", len(data), self.size)
-        blocks = self._checked_footer(data[self.body :]).blocks
-        self._compare(blocks, 0, memoryview(data)[: self.body])
+        blocks = self._checked_footer(data[self.footer_start :]).blocks
+        self._compare(blocks, 0, memoryview(data)[: self.footer_start])
 
     def tail(self, start: int) -> bytes:
         """The bytes from ``start``, the first one of a block before the footer, to the end of the file; one GET."""
         data = self._get(start, self.size)
-        blocks = self._checked_footer(data[self.body - start :]).blocks
+        blocks = self._checked_footer(data[self.footer_start - start :]).blocks
         if start % blocks.size == 0:
-            self._check(blocks, start, data[: self.body - start])
+            self._check(blocks, start, data[: self.footer_start - start])
             return data
-        [(first, before)] = self.fetch([(start, self.body)]).items()  # of a writer with blocks of another size
-        return before[start - first :] + data[self.body - start :]
+        [(first, before)] = self.fetch([(start, self.footer_start)]).items()  # of a writer with blocks of another size
+        return before[start - first :] + data[self.footer_start - start :]
 
     def around(self, start: int, end: int) -> tuple[int, int]:
         """The bytes of the blocks that hold the bytes ``[start, end)`` before the footer."""
@@ -246,7 +253,7 @@ class RangedObject:
             CorruptionError: The segment is missing or damaged.
         """
         blocks = self.footer().blocks
-        if any(not 0 <= start <= end <= self.body for start, end in ranges):
+        if any(not 0 <= start <= end <= self.footer_start for start, end in ranges):
             msg = f"segment {self._segment.key} of {self._tp} cannot be read as parquet: a column is outside the file"
             raise CorruptionError(msg)
         return {start: self._check(blocks, start, self._get(start, end)) for start, end in _joined(blocks, ranges)}
@@ -365,7 +372,7 @@ class HashedSegment(RangedSegment):
         Raises:
             CorruptionError: The segment is missing or damaged, or its hash is not the one that the chain records.
         """
-        self._pass(self._object.body)
+        self._pass(self._object.footer_start)
         self._sha256.update(self._object.footer().data)
         digest, expected = self._sha256.hexdigest(), self._segment.sha256
         if digest != expected:

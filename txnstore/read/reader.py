@@ -29,7 +29,7 @@ from txnstore.read.ranged import (
     RangedObject,
     RangedSegment,
     SegmentNotFoundError,
-    choice,
+    choose_fetch_mode,
     has_footer,
     missing,
 )
@@ -47,7 +47,7 @@ _UNFIT = (*DAMAGE, SchemaMismatchError)
 def fetched_bytes(part: Slice, columns: Columns) -> int:
     """How many bytes opening a slice fetches: it also decodes the slice, if that is a single piece."""
     segment = part.batch.segment
-    if choice(part, columns) is not Fetch.RANGES:
+    if choose_fetch_mode(part, columns) is not Fetch.RANGES:
         return segment.size
     footer = segment.footer_size or 0
     if not columns.needs(part) or min_row_groups(part.most_records, part.most_bytes) > 1:
@@ -150,8 +150,8 @@ class OpenSlice:
 def open_slice(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts: bool = False) -> OpenSlice:
     """Fetch the segment of a slice, or the footer of a large one, with one GET, and check it.
 
-    A segment of several batches is opened once for a caller with a read cache
-    (:meth:`~txnstore.storage.recent.RecentObjects.with_read_cache`), and costs the others no request.
+    A caller with a read cache (:meth:`~txnstore.storage.recent.RecentObjects.with_read_cache`) opens a segment of
+    several batches once; its later slices cost no request.
 
     Args:
         columns: The columns to read.
@@ -163,13 +163,14 @@ def open_slice(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts:
     tp, segment = part.tp, part.batch.segment
     file: SegmentFile | None = None
     cache = read_cache_of(objects)
-    fetched = choice(part, columns, cache, in_parts=in_parts)
-    if cache is not None and fetched is Fetch.KEPT:
+    fetch_mode = choose_fetch_mode(part, columns, cache, in_parts=in_parts)
+    if cache is not None and fetch_mode is Fetch.KEPT:
         decoded = cache.decoded
-        # By all that the chain says of it, which the opening checks.
+        # The key is the whole Segment: all that open_whole checks the file against.
         file = cache.once(segment, segment.size, lambda: _kept(open_whole(objects, tp, segment), segment, decoded))
-        fetched = choice(part, columns, in_parts=in_parts)  # There may be no room for it.
-    if file is None and fetched is Fetch.RANGES:
+        if file is None:  # The cache is full: choose again without it.
+            fetch_mode = choose_fetch_mode(part, columns, in_parts=in_parts)
+    if file is None and fetch_mode is Fetch.RANGES:
         file = RangedSegment(objects, tp, segment)
         check_file(segment, file)
     if file is None:

@@ -76,9 +76,9 @@ class OpenFile(io.RawIOBase):
         parts = self._parts
         if parts is None:
             return 0, self._contents.content(self._path)
-        if start >= parts.body:
-            return parts.body, self._contents.part(f"{self._path}#footer", lambda: parts.footer().data)
-        if end > parts.body:  # DuckDB opens a file with its last 16 KiB.
+        if start >= parts.footer_start:
+            return parts.footer_start, self._contents.part(f"{self._path}#footer", lambda: parts.footer().data)
+        if end > parts.footer_start:  # DuckDB opens a file with its last 16 KiB.
             first = start // BLOCK_BYTES * BLOCK_BYTES
             return first, self._contents.part(f"{self._path}#{first}-", lambda: parts.tail(first))
         first, limit = parts.around(start, end)

@@ -105,7 +105,7 @@ class EntryHistory:
     Args:
         pool: Returns the executor of the requests.
         heads: The sequence number of the newest entry to read, by chain.
-        firsts: Returns the last entry of each chain that may be deleted.
+        deletable_up_to: Returns the last entry of each chain that may be deleted; none if they are not known.
         entries: The maximum number of entries.
     """
 
@@ -115,13 +115,13 @@ class EntryHistory:
         keys: Keys,
         pool: Callable[[], Executor],
         heads: Sequence[int],
-        firsts: Callable[[], Sequence[int]] = tuple,
+        deletable_up_to: Callable[[], Sequence[int]] = tuple,
         entries: int = ENTRIES,
     ) -> None:
         self._objects = objects
         self._keys = keys
         self._pool = pool
-        self._heads, self._firsts, self._count = heads, firsts, entries
+        self._heads, self._deletable_up_to, self._count = heads, deletable_up_to, entries
         self._lock = ForkLock()
         self._entries: list[_ReadEntry] | None = None
 
@@ -147,23 +147,27 @@ class EntryHistory:
     def _read(self) -> list[_ReadEntry]:
         with self._lock.own:
             if self._entries is None:
-                ranges = newest(self._heads, self._count, self._firsts())
+                ranges = newest(self._heads, self._count, self._deletable_up_to())
                 places = [(chain, number) for chain, numbers in enumerate(ranges) for number in numbers]
-                entries = self._pool().map(self._entry, places)
+                entries = self._pool().map(self._read_entry, places)
                 self._entries = [item for item in entries if item is not None]
             return self._entries
 
-    def _entry(self, place: tuple[int, int]) -> _ReadEntry | None:
+    def _read_entry(self, place: tuple[int, int]) -> _ReadEntry | None:
         """Read an entry; None if it was deleted since.
 
         Raises:
             CorruptionError: It is missing, and was not deleted.
         """
-        chain, number = place
-        entry = read_entry(self._objects, self._keys, chain, number)
-        if entry is None and number > dict(enumerate(self._firsts())).get(chain, 0):
-            raise missing_entry(self._keys, chain, number, f"entry {self._heads[chain]} exists")
-        return _ReadEntry(chain, *entry) if entry is not None else None
+        chain, sequence = place
+        entry = read_entry(self._objects, self._keys, chain, sequence)
+        if entry is not None:
+            return _ReadEntry(chain, *entry)
+        deletable = self._deletable_up_to()
+        last = deletable[chain] if deletable else 0
+        if sequence > last:
+            raise missing_entry(self._keys, chain, sequence, f"entry {self._heads[chain]} exists")
+        return None
 
     def _entry_rows(self) -> Iterator[Row]:
         for item in self._read():

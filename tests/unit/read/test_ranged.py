@@ -20,7 +20,15 @@ from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read import readahead
-from txnstore.read.ranged import Fetch, HashedSegment, PartialFile, RangedObject, choice, forget_footers, has_footer
+from txnstore.read.ranged import (
+    Fetch,
+    HashedSegment,
+    PartialFile,
+    RangedObject,
+    choose_fetch_mode,
+    forget_footers,
+    has_footer,
+)
 from txnstore.read.readahead import one_ahead
 from txnstore.read.reader import Share, fetch, is_missing, open_slice, read_share, read_slice
 from txnstore.read.rows import Columns
@@ -123,7 +131,7 @@ def test_small_and_unchecked_segments_are_read_whole() -> None:
         segment = EncodedSegment(b"", "parquet", ROWS, "").segment("s")
         segment = type(segment)("s", "parquet", size, "", ROWS, footer_size=footer_size, footer_sha256="")
         part = Slice(T0, Batch(100, 140, ROWS, segment, 0, 0), 100, limit)
-        return choice(part, Columns(TOPIC, COLUMNS[:columns])) is Fetch.RANGES
+        return choose_fetch_mode(part, Columns(TOPIC, COLUMNS[:columns])) is Fetch.RANGES
 
     mb = 1 << 20
     assert not by_ranges(10 * mb)
@@ -143,7 +151,7 @@ def test_what_a_reader_with_a_cache_fetches() -> None:
         values = {"size": 10 * mb, "footer_size": 1000, "rows": 10 * ROWS, **changes}
         segment = replace(EncodedSegment(b"", "parquet", 0, "").segment("s"), **values)
         part = Slice(T0, Batch(100, 100 + ROWS, ROWS, segment, 0, 0), 100, 100 + ROWS)
-        return choice(part, Columns(TOPIC), cache)
+        return choose_fetch_mode(part, Columns(TOPIC), cache)
 
     assert chosen(ReadCache()) is Fetch.KEPT
     assert chosen(ReadCache({"t": 5})) is Fetch.KEPT
