@@ -210,12 +210,13 @@ def _encode_snapshot(snapshot: TableSnapshot) -> dict[str, Any]:
 
 
 def _decode_snapshot(document: Any) -> TableSnapshot:
+    """Decode a snapshot. Types are not checked: the cut has the hash of the document, which is compared before."""
     return TableSnapshot(
-        document["snapshot-id"],
-        document.get("parent-snapshot-id"),
-        document["sequence-number"],
-        document["timestamp-ms"],
-        document["manifest-list"],
-        document["schema-id"],
-        dict(document["summary"]),
+        snapshot_id=document["snapshot-id"],
+        parent=document.get("parent-snapshot-id"),
+        sequence=document["sequence-number"],
+        timestamp=document["timestamp-ms"],
+        manifest_list=document["manifest-list"],
+        schema_id=document["schema-id"],
+        summary=dict(document["summary"]),
     )

@@ -222,7 +222,7 @@ def list_rules(
     matching: bool,
 ) -> None:
     """List the rules; with options only those for these resources."""
-    resources = _resources(topics, groups, transactional_ids, cluster)
+    resources = _resources(topics, groups, transactional_ids, cluster=cluster)
     if matching and not resources:
         msg = "--matching needs a resource: give --topic, --group or --transactional-id"
         raise click.UsageError(msg)
@@ -257,7 +257,7 @@ def explain(
 
     The exit status is 0 if it has, and 3 if it has not.
     """
-    resources = _resources(topics, groups, transactional_ids, cluster)
+    resources = _resources(topics, groups, transactional_ids, cluster=cluster)
     if len(resources) != 1:
         msg = "give one resource: --topic, --group, --transactional-id or --cluster"
         raise click.UsageError(msg)
@@ -290,8 +290,9 @@ def explain(
 
 
 def _resources(
-    topics: Iterable[str], groups: Iterable[str], transactional_ids: Iterable[str], cluster: bool
+    topics: Iterable[str], groups: Iterable[str], transactional_ids: Iterable[str], *, cluster: bool
 ) -> list[Resource]:
+    """Return the resources that the options name, without repetitions."""
     names_by_type: list[tuple[ResourceType, Iterable[str]]] = [
         ("TOPIC", topics),
         ("GROUP", groups),
@@ -319,7 +320,7 @@ def _rules(
         click.UsageError: They describe no rule, or one without effect.
     """
     roles = ([_PRODUCER_OPERATIONS] if producer else []) + ([_CONSUMER_OPERATIONS] if consumer else [])
-    resources = _resources(topics, groups, transactional_ids, cluster)
+    resources = _resources(topics, groups, transactional_ids, cluster=cluster)
     if roles and (allow or deny):
         msg = "--producer and --consumer stand for --allow: give no operations beside them"
         raise click.UsageError(msg)

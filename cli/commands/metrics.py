@@ -13,7 +13,7 @@ from txnstore.cli.context import App, pass_app, shared_options
 @click.option(
     "--process",
     is_flag=True,
-    help="Also the requests of this command and their durations: a probe of the storage.",
+    help="Also print the metrics of this process: the requests that this command made, and their durations.",
 )
 @shared_options()
 @pass_app
@@ -21,7 +21,8 @@ def metrics(app: App, process: bool) -> None:
     """Print the state of the store in Prometheus's text format: offsets, lag, open transactions, checkpoints.
 
     For the textfile collector of the node exporter, run it by cron, and rename its output into place:
-    `txnstore metrics > orders.tmp && mv orders.tmp orders.prom`. With --json: one JSON object. Nothing is written.
+    `txnstore metrics > orders.tmp && mv orders.tmp orders.prom`. With --json: one JSON object. Nothing is written
+    to the store.
     """
     from txnstore.store import Store
 

@@ -213,6 +213,10 @@ def _describe(topic: Topic) -> dict[str, Any]:
 
 
 def _partition_rows(view: View, name: str) -> list[dict[str, Any]]:
+    """Return a row for each partition of a topic.
+
+    `records` is an upper bound if the log starts inside a merged batch with gaps.
+    """
     from txnstore.core.log.visibility import count_records
 
     return [

@@ -76,26 +76,26 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
     if present is not None and chosen in (None, present.store_id):
         return _identify_named(connection, present, ids, chains)
     if present is not None:
-        damage = f"it names the store {present.store_id}"
+        damage = f"it store_keys the store {present.store_id}"
     contents = _contents_of_stores(connection, ids) if len(ids) > 1 else ()
     if chosen is None and len(ids) != 1:
         return Identified(None, None, _identity_loss(connection, damage, contents), contents, choices=contents)
-    names = Keys(chosen or ids[0])
-    count, proven = _chain_count(connection, names, chains)
+    store_keys = Keys(chosen or ids[0])
+    count, proven = _chain_count(connection, store_keys, chains)
     if count is None:
-        least = counted(_last_chain(connection, names) + 1, "chain")
+        least = counted(_last_chain(connection, store_keys) + 1, "chain")
         option = f"give it with --chains ({least} at least)"
         consequence = f"no checkpoint shows how many chains the store has: {option}, or {_ELSEWHERE}"
         contents = contents or _contents_of_stores(connection, ids)
-        choices = tuple(item for item in contents if item.store_id == names.store_id)
+        choices = tuple(item for item in contents if item.store_id == store_keys.store_id)
         return Identified(None, None, Loss(keys.STORE, damage, consequence), contents, choices=choices)
     document = StoreDocument(
-        store_id=names.store_id,
+        store_id=store_keys.store_id,
         chains=count,
-        created_at=_creation_time(connection, names),
+        created_at=_creation_time(connection, store_keys),
         transaction_max_timeout_ms=MAX_TIMEOUT_MS,
     )
-    action = f"written again: store {names.store_id} with {counted(count, 'chain')}"
+    action = f"written again: store {store_keys.store_id} with {counted(count, 'chain')}"
     # It is in no other object.
     action += f"; the largest timeout of transactions is {MAX_TIMEOUT_MS // 60_000} minutes, whatever it was before"
     if present is not None:
@@ -118,10 +118,12 @@ def recover_command(connection: Connection) -> str:
 def _identify_named(
     connection: Connection, document: StoreDocument, ids: Sequence[str], chains: int | None
 ) -> Identified:
-    """Identify the store that ``store.json`` names, unless the objects here belong to another one."""
-    names = Keys(document.store_id)
+    """Identify the store that ``store.json`` store_keys, unless the objects here belong to another one."""
+    store_keys = Keys(document.store_id)
     contents = _contents_of_stores(connection, ids) if set(ids) - {document.store_id} else ()
-    if connection.objects.list(names.chain(CATALOG), limit=1) or not (why := other_store(connection.objects, names)):
+    if connection.objects.list(store_keys.chain(CATALOG), limit=1) or not (
+        why := other_store(connection.objects, store_keys)
+    ):
         if chains not in (None, document.chains):
             msg = (
                 f"{keys.STORE} says that the store has {counted(document.chains, 'chain')}, not {chains}, and it can "
@@ -192,31 +194,31 @@ def misplaced(state: State) -> str | None:
     return None
 
 
-def _chain_count_in_checkpoint(connection: Connection, names: Keys) -> int | None:
+def _chain_count_in_checkpoint(connection: Connection, store_keys: Keys) -> int | None:
     """Return the number of chains in a checkpoint; None without one."""
-    saved = _first_checkpoint_state(connection, names, _last_chain(connection, names))
+    saved = _first_checkpoint_state(connection, store_keys, _last_chain(connection, store_keys))
     return saved.chains if saved is not None else None
 
 
-def _last_chain(connection: Connection, names: Keys) -> int:
+def _last_chain(connection: Connection, store_keys: Keys) -> int:
     """Return the greatest number of a chain that has objects."""
-    numbers = {keys.chain_number(item.key) for item in connection.objects.list(names.chains)}
+    numbers = {keys.chain_number(item.key) for item in connection.objects.list(store_keys.chains)}
     return max((number for number in numbers if number is not None), default=0)
 
 
-def _first_checkpoint_state(connection: Connection, names: Keys, last: int) -> State | None:
+def _first_checkpoint_state(connection: Connection, store_keys: Keys, last: int) -> State | None:
     """Return the state in the newest checkpoint of the first chain that has one."""
     for number in range(last + 1):
-        saved = checkpoint.newest(connection.objects, connection.pool, names, number)
+        saved = checkpoint.newest(connection.objects, connection.pool, store_keys, number)
         if saved is not None:
             return saved.state
     return None
 
 
-def _chain_count(connection: Connection, names: Keys, chains: int | None) -> tuple[int | None, bool]:
+def _chain_count(connection: Connection, store_keys: Keys, chains: int | None) -> tuple[int | None, bool]:
     """Return the number of chains (None if unknown), and whether a checkpoint proves it."""
-    last = _last_chain(connection, names)
-    state = _first_checkpoint_state(connection, names, last)
+    last = _last_chain(connection, store_keys)
+    state = _first_checkpoint_state(connection, store_keys, last)
     if state is not None:
         if chains not in (None, state.chains):
             msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {chains}"
@@ -228,18 +230,18 @@ def _chain_count(connection: Connection, names: Keys, chains: int | None) -> tup
     return chains, False
 
 
-def _creation_time(connection: Connection, names: Keys) -> int:
-    """Return the time of the first entry of the catalog, or now."""
-    key = names.entry(0, 1)
+def _creation_time(connection: Connection, store_keys: Keys) -> int:
+    """Return the time of the catalog's first entry; if it cannot be read, that of the first boundary; else now."""
+    key = store_keys.entry(CATALOG, 1)
     try:
         return decode_entry(key, connection.objects.get(key)).timestamp
     except (CorruptionError, ObjectNotFoundError):
-        return _first_boundary_time(connection, names) or connection.runtime.clock()
+        return _first_boundary_time(connection, store_keys) or connection.runtime.clock()
 
 
-def _first_boundary_time(connection: Connection, names: Keys) -> int:
+def _first_boundary_time(connection: Connection, store_keys: Keys) -> int:
     """Return the time of the catalog's first boundary, for deleted first entries; 0 without one."""
     try:
-        return max(0, read_boundary(connection.objects, names, 0, 1).timestamp)
+        return max(0, read_boundary(connection.objects, store_keys, CATALOG, 1).timestamp)
     except CorruptionError:
         return 0

@@ -247,7 +247,7 @@ class ChainVerifier:
             self._report("history_unchanged", latest(self._chain), message)
 
     def _read_entries(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield all entries in order, read ahead; None for a missing one."""
+        """Yield the entries after the last boundary up to `last` in order, downloaded ahead; None for a missing one."""
         pending: deque[tuple[int, Future[bytes] | None]] = deque()
         following = iter(range(self._first + 1, last + 1))
         while True:
@@ -351,7 +351,7 @@ class ChainVerifier:
         try:
             saved = checkpoint.read(self._keys, self._chain, sequence, requested)
             self._compare_with_hint(sequence, saved.state.entry_hash)  # Its entry may have been deleted.
-            self._compare(key, saved.state)
+            self._check_against_fold(key, saved.state)
         except (ObjectNotFoundError, CorruptionError) as error:
             named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
             missing = [name for name in named or () if name not in self._index]
@@ -362,8 +362,11 @@ class ChainVerifier:
             return
         self._newest_sound, self._edges = sequence, saved.edges
 
-    def _compare(self, key: str, saved: State) -> None:
-        """Compare a saved state with the folded one, and continue with it: later checkpoints share its batches.
+    def _check_against_fold(self, key: str, saved: State) -> None:
+        """Report the fields in which a checkpoint differs from the folded state.
+
+        Continue with the checkpoint's state, whose batches later checkpoints share, if they are equal, or if there is
+        no folded state, as after damage.
 
         Raises:
             CorruptionError: Its batches cannot be decoded.

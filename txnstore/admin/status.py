@@ -75,7 +75,8 @@ def _chain_status(connection: Connection, view: View) -> tuple[ChainStatus, ...]
     )
 
 
-def _partition_status(tp: TopicPartition, log: Partition, blocked: int) -> PartitionStatus:
+def _partition_status(tp: TopicPartition, log: Partition, blocked_records: int) -> PartitionStatus:
+    """Return the offsets and sizes of a partition; `blocked_records`: those that an open transaction holds back."""
     return PartitionStatus(
         topic=tp.topic,
         partition=tp.partition,
@@ -83,7 +84,7 @@ def _partition_status(tp: TopicPartition, log: Partition, blocked: int) -> Parti
         last_stable=log.last_stable_offset,
         high_watermark=log.high_watermark,
         lso_distance=log.high_watermark - log.last_stable_offset,
-        blocked=blocked,
+        blocked=blocked_records,
         segments=len({batch.segment.key for batch in log.batches}),
         bytes=sum(batch.size for batch in log.batches),
     )

@@ -143,9 +143,14 @@ def _hanging_data(view: View, topic: str | None, now: int, late_ms: int) -> Iter
             reason = _hanging_reason(txn, now, late_ms, blocks=tp in blocked)
             if reason is not None:
                 producer = log.producers[producer_id]
-                name = view.transactional_ids.get(producer_id)
                 yield HangingTransaction(
-                    tp, producer_id, producer.epoch, first_offset, producer.last_timestamp, name, reason
+                    tp=tp,
+                    producer_id=producer_id,
+                    epoch=producer.epoch,
+                    first_offset=first_offset,
+                    last_timestamp=producer.last_timestamp,
+                    transactional_id=view.transactional_ids.get(producer_id),
+                    reason=reason,
                 )
 
 
@@ -156,14 +161,22 @@ def _hanging_offsets(view: View, topic: str | None, now: int, late_ms: int) -> I
             if topic is not None and all(tp.topic != topic for tp in pending):
                 continue
             txn = view.owner(producer_id)
-            owner = txn if txn is not None and group_id in txn.groups else None
-            reason = _hanging_reason(owner, now, late_ms, blocks=bool(pending))
+            txn_with_group = txn if txn is not None and group_id in txn.groups else None
+            reason = _hanging_reason(txn_with_group, now, late_ms, blocks=bool(pending))
             if reason is not None:
                 state = view.states[chain_of_group(group_id, view.chains)]
                 epoch = txn.epoch if txn is not None else fenced_epoch(state, producer_id)
-                last = max((offset.committed_at for offset in pending.values()), default=0)
-                name = view.transactional_ids.get(producer_id)
-                yield HangingTransaction(None, producer_id, epoch, None, last, name, reason, group_id)
+                last_committed_at = max((offset.committed_at for offset in pending.values()), default=0)
+                yield HangingTransaction(
+                    tp=None,
+                    producer_id=producer_id,
+                    epoch=epoch,
+                    first_offset=None,
+                    last_timestamp=last_committed_at,
+                    transactional_id=view.transactional_ids.get(producer_id),
+                    reason=reason,
+                    group=group_id,
+                )
 
 
 def _hanging_reason(txn: Transaction | None, now: int, late_ms: int, *, blocks: bool) -> str | None:

@@ -71,7 +71,7 @@ class TxnStoreSource(DataSource):
         return TxnStoreWriter(write_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of a stream of these columns."""
+        """Return the stream's reader; for wrong options one that raises later, as Spark hides an error raised here."""
         try:
             check_options(self.options)
             options = stream_options(self.options)

@@ -130,20 +130,21 @@ def _make_receiver() -> Callable[[bytes], object]:
     """Return a function that restores a sent object. Spark sends it by value, as it is no global of this module."""
 
     def receive(data: bytes) -> object:
+        """Restore the object. Imports are local: Spark pickles this function by value."""
         import pickle
         import sys
 
         try:
-            kind, state = pickle.loads(data)  # noqa: S301 - from our own driver
+            cls, state = pickle.loads(data)  # noqa: S301 - from our own driver
         except ModuleNotFoundError as error:
-            text = (
+            msg = (
                 f"this Python worker of Spark runs {sys.executable}, which does not find {error.name}: install "
                 "txnstore[spark] there, or set PYSPARK_PYTHON (with spark-submit, spark.pyspark.python) to an "
                 "interpreter that has it. See txnstore.spark.session()"
             )
-            raise ModuleNotFoundError(text, name=error.name) from None
-        made = object.__new__(kind)
-        made.__dict__.update(state)
-        return made
+            raise ModuleNotFoundError(msg, name=error.name) from None
+        restored = object.__new__(cls)
+        restored.__dict__.update(state)
+        return restored
 
     return receive
