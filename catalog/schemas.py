@@ -99,6 +99,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def _check_field(field: pa.Field) -> None:
+    """Refuse a column with a reserved name, a type that is not supported, or too many levels."""
     if is_reserved(field.name):
         raise SchemaMismatchError(
             f"column {field.name!r} has a reserved name: reads add _topic, _partition, _offset and _timestamp",

@@ -55,6 +55,7 @@ def progress_bar(
 def _draw(
     activity: str, amounts: list[float | None], detail: Callable[[], str] | None, running: threading.Lock, delay: float
 ) -> None:
+    """Draw a progress bar until ``running`` is released, unless that happens within ``delay`` seconds."""
     if running.acquire(timeout=delay):
         return
     from rich.console import Console

@@ -97,6 +97,7 @@ def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
 def _parse_lines(
     lines: list[bytes], name: str, first: int, input_format: InputFormat
 ) -> list[dict[str, Any]] | pa.Table:
+    """Parse lines of text or JSON as records, or as rows of the schema; an error names the line."""
     import pyarrow as pa
 
     if not input_format.as_json:
@@ -185,6 +186,7 @@ def _key_of_document(document: Mapping[str, Any], field: str) -> bytes | None:
 
 
 def _parse_record(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of JSON as arguments of ``send``; refuse members that it does not have."""
     unknown = sorted(document.keys() - _RECORD_MEMBERS)
     if unknown or "value" not in document:
         problem = f"it has {unknown[0]!r}" if unknown else "it has no 'value'"

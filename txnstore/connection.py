@@ -209,6 +209,7 @@ class Connection:
         return self._open().coordinator
 
     def _open(self) -> _Opened:
+        """Return the open store; load it at the first use, after a close, and in a forked child."""
         opened = self._opened
         if opened is not None and self._pid == os.getpid():
             return opened
@@ -360,6 +361,7 @@ class Connection:
         return opened is not None
 
     def _submit(self, opened: _Opened, command: Command, principal: str | None = None) -> Any:
+        """Submit a command as a principal to the only chain, or through the coordinator, and measure it."""
         began = self.measurements.clock()
         target = opened.catalog if opened.document.chains == 1 else opened.coordinator
         try:

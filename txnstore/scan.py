@@ -97,6 +97,7 @@ class Scan:
         warn_blocked(connection, self.blocked(), None if snapshot is None else view)
 
     def _check_bounds(self, view: View) -> None:
+        """Refuse a start below the log start, whose records were deleted, or after the end."""
         for tp in self._partitions:
             start, end = self._start.get(tp), self._end.get(tp)
             log_start = view.find_partition(tp).log_start
@@ -237,6 +238,7 @@ def _with_filtered(schema: pa.Schema, columns: Sequence[str], expression: Any) -
 
 
 def _columns_in(expression: Any, column: str, schema: pa.Schema) -> bool:
+    """Whether an expression needs a column: a table without it cannot evaluate it."""
     without = schema.remove(schema.get_field_index(column))
     try:
         without.empty_table().filter(expression)

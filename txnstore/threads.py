@@ -136,6 +136,7 @@ class Task(Future[T]):
         return mine
 
     def _call_and_store(self) -> None:
+        """Call the function, and keep its value or its error."""
         self._runner = threading.get_ident()
         try:
             assert self._call is not None

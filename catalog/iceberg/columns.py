@@ -138,6 +138,7 @@ def _field_document(parent: _Path, name: str, data_type: pa.DataType) -> dict[st
 
 
 def _type_document(path: _Path, data_type: pa.DataType) -> str | dict[str, Any]:
+    """Return an Arrow type as Iceberg's metadata writes it, with the ids of nested fields."""
     if pt.is_struct(data_type):
         return {"type": "struct", "fields": [_field_document(path, field.name, field.type) for field in data_type]}
     if pt.is_map(data_type):

@@ -178,6 +178,7 @@ def partition_fields() -> list[dict[str, Any]]:
 
 
 def _entry_record(entry: ManifestEntry) -> dict[str, Any]:
+    """Return an entry as a record of a manifest, for a data file or a file of deletes."""
     file = entry.file
     record = {
         "content": 0,
@@ -211,6 +212,7 @@ def _encode_bounds(offset: int, microseconds: int) -> list[dict[str, Any]]:
 
 
 def _list_record(manifest: Manifest) -> dict[str, Any]:
+    """Return a manifest as a record of a manifest list."""
     lower, upper = (struct.pack("<i", number) for number in manifest.partitions)
     existing, added, deleted = manifest.files
     existing_rows, added_rows, deleted_rows = manifest.rows
@@ -353,6 +355,7 @@ def _bytes_by_id(key: int, value: int) -> dict[str, Any]:
 
 @cache
 def _entry_schema() -> Any:
+    """Return the Avro schema of a manifest: the fields of the Iceberg specification that txnstore writes."""
     partition = _record_schema("r102", _optional_field(PARTITION_ID, PARTITION_SPEC_FIELD, "int"))
     file = _record_schema(
         "r2",
@@ -380,6 +383,7 @@ def _entry_schema() -> Any:
 
 @cache
 def _list_schema() -> Any:
+    """Return the Avro schema of a manifest list, with the field ids of the Iceberg specification."""
     summary = _record_schema(
         "r508",
         _required_field("contains_null", 509, "boolean"),

@@ -97,6 +97,7 @@ def consume(
 
 
 def _parse_start(text: str, group: str | None) -> str | int | datetime:
+    """Parse --from; an offset or a time is refused with --group."""
     from txnstore.runtime import wall_clock_ms
 
     start = parse_position(text, "--from", wall_clock_ms())
@@ -112,6 +113,7 @@ def _parse_start(text: str, group: str | None) -> str | int | datetime:
 def _assign(
     app: App, consumer: Consumer, topic: str, partitions: tuple[int, ...], count: int, start: str | int | datetime
 ) -> None:
+    """Subscribe to the topic, or assign partitions and seek them to the start; say which end before it."""
     from txnstore.core.model import TopicPartition
 
     if not partitions and isinstance(start, str):
@@ -184,6 +186,7 @@ def json_members(record: Record) -> dict[str, Any]:
 
 
 def _text_line(record: Record, columns: dict[str, bool]) -> bytes:
+    """Return a record as a line of text, with the chosen columns before its value."""
     parts = []
     if columns["timestamps"]:
         parts.append((instant(record.timestamp) or "").encode())

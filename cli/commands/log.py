@@ -201,6 +201,7 @@ def _chosen_chain(connection: Connection, chain: int | None) -> int:
 
 
 def _read_entry(connection: Connection, chain: int, number: int) -> Entry:
+    """Read an entry, or say that it was deleted or does not exist."""
     from txnstore.chain.payload import decode_entry
     from txnstore.errors import ObjectNotFoundError
 

@@ -78,6 +78,7 @@ def _compact(
     engine: EngineName,
     spark_conf: tuple[str, ...],
 ) -> None:
+    """Compact, and print what was done, or would be; the first error of a partition is raised after that."""
     start_engine(engine, spark_conf, is_used=not dry_run)
     errors: list[TxnStoreError] = []
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:

@@ -144,6 +144,7 @@ def _typing_hint(input_format: InputFormat, transactional_id: str | None) -> str
 
 
 def _check_options(path: Path | None, form: str | None, key_field: str | None, key_separator: str | None) -> None:
+    """Refuse options that do not fit each other."""
     if path is not None and path.suffix not in _SUFFIXES:
         msg = f"--file {path.name}: the name must end in one of {', '.join(_SUFFIXES)}"
         raise click.UsageError(msg)
@@ -169,6 +170,7 @@ def _check_partition(topic: Topic, partition: int | None) -> None:
 
 
 def _input_format(topic: Topic, form: str | None, key_field: str | None, key_separator: str | None) -> InputFormat:
+    """Return the format of the input; options for keys are refused where a schema has a key column."""
     if (schema := topic.schema) is None:
         return InputFormat(None, form == "json" or key_field is not None, key_field, key_separator)
     if form == "text" or key_field is not None or key_separator is not None:
@@ -178,6 +180,7 @@ def _input_format(topic: Topic, form: str | None, key_field: str | None, key_sep
 
 
 def _open_input(path: Path | None, input_format: InputFormat) -> tuple[Iterator[InputPiece], int | None]:
+    """Return the pieces of the file or of standard input, and their size in bytes if it is known."""
     if path is not None:
         return pieces_of_file(path, input_format), size_of_file(path)
     if sys.stdin is None or sys.stdin.closed:
@@ -201,6 +204,7 @@ def _send_all(
     advance: Advance,
     sent: _SentRecords,
 ) -> None:
+    """Send all pieces; an error names the place in the input."""
     from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 
     for piece in pieces:

@@ -90,6 +90,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
 
 
 def _confirm(plan: RepairPlan, *, yes: bool) -> None:
+    """Ask before damaged objects are rebuilt; refuse where there is no terminal to ask."""
     if yes:
         return
     objects = counted(len(plan.repairs), "damaged object")

@@ -114,6 +114,7 @@ def _read_query() -> str:
 
 
 def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) -> None:
+    """Run the statements of a query; results of leading queries are shown, too."""
     import duckdb
 
     from txnstore.sql.session import errors_of
@@ -170,6 +171,7 @@ def _needs_text(kind: Any) -> bool:
 def _print(
     app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, names: list[str], max_rows: int
 ) -> None:
+    """Print the rows of a result, as a table the first ``max_rows`` of them."""
     from txnstore.sql.interrupts import interruptible
     from txnstore.values.python import python_rows
 

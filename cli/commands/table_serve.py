@@ -96,6 +96,7 @@ def _fresh_ms(fresh: float | None) -> int | None:
 
 
 def _freshness(connection: Connection, fresh_ms: int) -> Freshness:
+    """Return what publishes tables that are older than --fresh; fails at once without the library for Avro."""
     from txnstore.catalog.iceberg.manifest import avro
     from txnstore.tables.serve.cuts import Freshness
     from txnstore.tables.tables import Tables

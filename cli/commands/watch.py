@@ -48,6 +48,7 @@ def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
 
 
 def _round_line(round_: Round) -> str:
+    """Return what a round has done as one line."""
     report = round_.report
     held_text = f", {round_.held} held by other compactors" if round_.held else ""
     if not report.partitions and not report.retained.partitions:

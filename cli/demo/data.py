@@ -70,6 +70,7 @@ def flights(limit: int | None = None) -> pa.Table:
 
 
 def _read(data: bytes) -> pa.Table:
+    """Parse the flights from CSV."""
     from pyarrow import csv
 
     types = {field.name: field.type for field in FLIGHTS_SCHEMA}

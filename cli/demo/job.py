@@ -44,6 +44,7 @@ def main() -> None:
 
 
 def _work(consumer: Consumer, producer: Producer, batch: int, pause_after: int | None) -> None:
+    """Process all flights, one transaction for each batch, and pause in one of them."""
     transactions = 0
     while (table := consumer.poll_table(max_records=batch)).num_rows:
         producer.begin_transaction()

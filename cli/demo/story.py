@@ -90,6 +90,7 @@ def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
 
 
 def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
+    """Kill a job in a transaction, and check what readers see; return the records that were not decided."""
     store = run.store
     with _job(run, batch, _FIRST_PAUSE) as job:
         flushed = int(job.wait_for_event("flushed", progress=progress)["records"])
@@ -109,6 +110,7 @@ def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
 
 
 def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], aborted_before: int) -> int:
+    """Pause a job, let another one take over, and check that the first is fenced; return its flushed records."""
     store = run.store
     count_before = checks.count(store)
     with _job(run, batch, _SECOND_PAUSE) as second:

@@ -99,6 +99,7 @@ class _BackgroundMerger:
             raise
 
     def _merge(self, parts: OpenParts, state: State) -> None:
+        """Merge the small commits of a chain since the last time; an error is logged and counted."""
         try:
             if not parts.open:
                 return  # The task runs in the thread of a commit that a close has overtaken.

@@ -168,6 +168,7 @@ class Clean:
             self._copy_together(sources, survivors)
 
     def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
+        """Copy the surviving rows of several batches into segments that they share."""
         with closing(_PendingSegments()) as pending, BackgroundQueue(self._pool, self._memory) as writing:
             for table in self._tables(sources, self._columns):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
@@ -233,6 +234,7 @@ class Clean:
             self._upload_one(*pending.finished.popleft())
 
     def _upload_one(self, encoded: EncodedSegment, parts: list[_Range]) -> None:
+        """Upload an encoded segment, and describe it as the batch that replaces these ranges."""
         tp, config = self._plan.tp, self._writer.config
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)

@@ -419,6 +419,7 @@ def _with_merge(
 
 
 def _with_replacement(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:
+    """Return the result with one more replacement counted."""
     return replace(
         result,
         segments_after=result.segments_after - len(plan.removed) + merges,

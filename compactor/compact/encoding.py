@@ -87,6 +87,7 @@ class BackgroundQueue:
         self._bytes -= size
 
     def _work(self) -> None:
+        """Run waiting tasks in order until there are none, or one fails."""
         with self._at_work:
             while True:
                 with self._lock:

@@ -133,6 +133,7 @@ class CompactionLease:
                 _LOG.warning("lease ignored: %s", error, extra={"key": key, "error": str(error)})
 
     def _renew(self) -> None:
+        """Write the lease again, and set the timer for the next time, whether it succeeded or not."""
         taken = self._taken
         if taken is None:
             return

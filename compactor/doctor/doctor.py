@@ -64,6 +64,7 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
 
 
 def _store_findings(connection: Connection) -> Iterator[Finding]:
+    """Yield the findings of a store that can be read; of garbage only if it is sound."""
     try:
         view = connection.view()
     except StoreNotFoundError:

@@ -159,6 +159,7 @@ def _versioning_finding(settings: BucketSettings) -> Finding:
 
 
 def _lifecycle_findings(settings: BucketSettings) -> Iterator[Finding]:
+    """Yield rules that delete or archive objects of the store, and whether old uploads are removed."""
     if settings.rules is None:
         message = f"the lifecycle rules of the bucket could not be read: {settings.rules_refused}"
         yield _finding("lifecycle", Severity.NOTE, message)

@@ -196,6 +196,7 @@ class ChainRepairs:
                 edges = saved.edges
 
     def _read_checkpoint(self, number: int) -> Saved | None:
+        """Read a checkpoint with all of its batches; None if it is missing or damaged."""
         requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)
         saved = checkpoint.receive(self._names, self._chain, number, requested)
         try:

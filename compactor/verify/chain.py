@@ -260,6 +260,7 @@ class ChainVerifier:
             yield sequence, None if future is None else self._downloaded_entry(sequence, future)
 
     def _downloaded_entry(self, sequence: int, future: Future[bytes]) -> bytes | None:
+        """Return the bytes of an entry, and count them; None, and report it, if it has vanished."""
         try:
             data = future.result()
         except ObjectNotFoundError:

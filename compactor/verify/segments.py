@@ -294,6 +294,7 @@ class _ContentSummary:
     newest: int = 0
 
     def add(self, table: pa.Table) -> None:
+        """Add the rows of a piece: whether offsets ascend, the first and last, and the range of times."""
         if not table.num_rows:
             return
         offsets = table.column(OFFSET_FIELD.name).fill_null(-1).to_numpy()

@@ -192,6 +192,7 @@ def _partitions_to_reset(view: View, name: str, topics: Sequence[str] | None) ->
 
 
 def _target_offset(connection: Connection, view: View, tp: TopicPartition, to: Time) -> int:
+    """Return the offset that ``to`` means in a partition: earliest, latest, or the first record from a time on."""
     partition = view.find_partition(tp)
     latest = partition.last_stable_offset
     if to == "earliest":
@@ -225,6 +226,7 @@ def _live_members(connection: Connection, view: View, name: str) -> list[Member 
 
 
 def _describe(view: View, name: str, group: Group, live: list[Member | ClassicMember]) -> GroupDescription:
+    """Describe a group with its live members: Empty, Stable, or Reconciling while partitions move."""
     members = [member for member in live if isinstance(member, Member)]
     member_descriptions = [
         _describe_member(group, member) if isinstance(member, Member) else _describe_classic_member(group, member)
@@ -251,6 +253,7 @@ def _describe(view: View, name: str, group: Group, live: list[Member | ClassicMe
 
 
 def _describe_member(group: Group, member: Member) -> GroupMember:
+    """Describe a member; at a gateway, which times the sessions, it has no expiry and no holders."""
     return GroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,

@@ -205,6 +205,7 @@ def _notes(
     topics: Mapping[str, int | None],
     provider: Provider,
 ) -> Iterator[str]:
+    """Yield what a policy for a principal cannot limit, by its rights."""
     if principal in authorization.super_users or _is_operator(authorization, principal):
         if principal not in authorization.super_users:
             yield "CLUSTER_ACTION is for compactions, which read and write all topics, whatever its other rules are."
@@ -252,6 +253,7 @@ def policy_document(needs: Iterable[Need], bucket: str, prefix: str, provider: P
 
 
 def _statement(need: Need, bucket: str, prefix: str, provider: Provider) -> dict[str, Any]:
+    """Return one statement of an AWS policy; a create is limited to new names where the provider can."""
     arn = f"arn:aws:s3:::{bucket}"
     root = f"{arn}/{prefix}/" if prefix else f"{arn}/"
     statement: dict[str, Any] = {

@@ -59,6 +59,7 @@ def store_status(connection: Connection) -> StoreStatus:
 
 
 def _chain_status(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
+    """Return the head and the last checkpoint of each chain; one GET for each."""
     numbers = range(view.chains)
     hints = connection.chains.concurrently(
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
@@ -91,6 +92,7 @@ def _partition_status(tp: TopicPartition, log: Partition, blocked_records: int) 
 
 
 def _table_status(connection: Connection, view: View) -> tuple[TableStatus, ...]:
+    """Return the published version of each table topic, and how far it is behind the view."""
     names = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
     cut = published_of(connection).newest() if names else None
     if cut is None:

@@ -208,6 +208,7 @@ class Ages:
         return decode_entry(key, self._objects.get(key)).timestamp - 1
 
     def _modified_ms(self, chain: int, sequence: int) -> int:
+        """Return when an entry was written, by the clock of the storage; one HEAD unless it is known."""
         modified_ms = self._modified.get((chain, sequence))
         if modified_ms is None:
             modified_ms = self._objects.stat(self._keys.entry(chain, sequence)).modified_ms

@@ -164,6 +164,7 @@ class Chains:
             raise SnapshotExpiredError(msg) from error
 
     def _past_view(self, entry: object, timestamp: object) -> View:
+        """Return the view at these entries or this time, if it is consistent across the chains."""
         heads = self.view().states
         past = [
             EarlierStates(self._objects, self.keys, head, self._context.pool, chain.boundaries)

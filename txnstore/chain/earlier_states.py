@@ -136,6 +136,7 @@ def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, 
 
 
 def _check_entry(entry: object, head: State, first: int) -> int:
+    """Check the number of an entry of the retained history of a chain."""
     number = as_integer(entry)
     if number is not None and 0 <= number < first:
         msg = (

@@ -174,6 +174,7 @@ class Loader:
             self._check_hint(f"it names {entry} with the hash {digest}, and that has another one")
 
     def _check_hint(self, conflict: str) -> None:
+        """Raise CorruptionError if the hint belongs to another history of the store."""
         if conflict:
             msg = (
                 f"{latest(self._number)} belongs to another history of the store {self._keys.store_id}: {conflict}. "

@@ -397,6 +397,7 @@ class Consumer:
         return self._poller.all_or_nothing(lambda: self._poll_table(timeout, rows))
 
     def _poll_table(self, timeout: float, rows: int) -> pa.Table:
+        """Poll as one table; without rows an empty one with the columns of the first topic that exists."""
         polled = self._poll(timeout, rows, one_schema=True)
         if polled:
             return pa.concat_tables([part.table for part in polled])
@@ -406,6 +407,7 @@ class Consumer:
         return self._positions.columns(topic).schema.empty_table() if topic is not None else pa.table({})
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[PolledRows]:
+        """Poll, as a member of a group between the renewals of its lease and with automatic commits."""
         if not self._positions.assigned and not self._positions.topics:
             msg = "this consumer has no partitions to read: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)

@@ -108,6 +108,7 @@ class Completions:
         queued = chain.enqueue(completion)
 
         def complete() -> None:
+            """Wait shortly for an entry that carries the completion, else commit one for it."""
             if not queued.done:
                 self._sleep(LINGER)
             try:
@@ -167,6 +168,7 @@ class Completions:
 
 
 def _run_logging_errors(transactional_id: str | None, work: Callable[[], object]) -> None:
+    """Run background work on a transaction; an error is logged, as the next command repeats the work."""
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the next command of the transactional id repeats it and raises

@@ -456,6 +456,7 @@ class Coordinator:
         return answer
 
     def _change_objects(self, command: DropObjects | ForgetObjects) -> tuple[str, ...] | None:
+        """Split a command on objects by chain, and run the parts; return the keys that were dropped."""
         work = {
             number: partial(self._chains[number].submit, type(command)(keys))
             for number, keys in keys_by_chain(command.keys, len(self._chains)).items()
@@ -510,6 +511,7 @@ class Coordinator:
 
 
 def _identify_offsets(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOffsets, ...]:
+    """Add the topic ids of the catalog to offsets, and the entry by which they are known."""
     return tuple(
         replace(
             item,

@@ -208,6 +208,7 @@ def _idle_fences(state: State, limit: int, decided: Iterable[int]) -> list[int]:
 
 
 def _expired_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
+    """Yield an event for each idle transactional id, with all producer ids that it has had."""
     names = sorted(name for name, txn in items_of(state.transactions) if _is_idle(txn, limit))
     if not names:
         return

@@ -105,6 +105,7 @@ def causal_order(chains: Mapping[int, Sequence[HistoryEntry]]) -> Iterator[Histo
 
 
 def _is_ready(entry: HistoryEntry, remaining: Mapping[int, Sequence[HistoryEntry]]) -> bool:
+    """Whether all entries that this one has observed in other chains come before it."""
     return not any(
         isinstance(event, Observed)
         and event.chain in remaining
@@ -189,6 +190,7 @@ class _StepBuilder:
                 self._idle = self._current = None
 
     def _init_step(self, entry: HistoryEntry, event: ProducerInitialized) -> Iterator[TransactionStep]:
+        """Yield INIT, after FENCED if the producer had another identity that it did not give up itself."""
         granted = (event.producer_id, event.epoch)
         before = self._current
         if before is None and event.epoch:

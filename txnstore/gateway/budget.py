@@ -66,6 +66,7 @@ class Budget:
         self._grant()
 
     def _grant(self) -> None:
+        """Grant waiting bytes in order while there is room; if there is none, prefer the first request that waits."""
         while self._waiting:
             reservation, size, future = self._waiting[0]
             if not future.done():

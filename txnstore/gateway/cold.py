@@ -127,6 +127,7 @@ class ColdBatches:
     async def _read(
         self, topic: CatalogTopic, batch_keys: Sequence[Hashable], parts: Sequence[Slice], position: int
     ) -> Stretch:
+        """Read and encode slices in a thread, within the memory for decoded rows, and cache the result."""
         reserved = self._memory.new_reservation()
         try:
             await reserved.add(min(_EXPANSION * sum(part.batch.size for part in parts), _DECODED_BYTES))
@@ -156,6 +157,7 @@ class ColdBatches:
         return None
 
     def _insert(self, stretch: Stretch) -> None:
+        """Cache a stretch, and evict the oldest ones beyond the bound; the newest one always stays."""
         self._stretches[stretch] = None
         self.size += stretch.size
         for name in stretch.batch_keys:

@@ -127,6 +127,7 @@ class Commits:
         self._start()
 
     async def _commit(self, taken: list[_WaitingCommand]) -> None:
+        """Submit commands together in a thread, and give each caller its answer or error, also if this is cancelled."""
         commands = [(command.command, command.principal) for command in taken]
         loop = asyncio.get_running_loop()
         try:

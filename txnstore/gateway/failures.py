@@ -42,6 +42,7 @@ class _Items:
         }
 
     def _error_item(self, item: Any, code: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the response item of a request item: what identifies it, and the code, in it or its inner items."""
         identifying_fields = {
             name: field_value(item, request_array) if dataclasses.is_dataclass(item) else item
             for name, request_array in self.keys.items()

@@ -140,6 +140,7 @@ class Fetch:
         *,
         is_first: bool,
     ) -> tuple[Fields, int]:
+        """Return the fields of a partition with its records, and their size; ``is_first``: at least one batch."""
         log = view.partition(requested.tp)
         if log is None:
             raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {requested.tp}")
@@ -230,6 +231,7 @@ class Fetch:
     # Responses --------------------------------------------------------------------------------------------------------
 
     def _response(self, request: Request, results: Sequence[Fields]) -> Fields:
+        """Arrange the results of all partitions by topic, as requested."""
         next_result = iter(results)
         responses = [
             {

@@ -208,6 +208,7 @@ def _sequence_step(kinds: list[_FieldType]) -> _Step:
 
 
 def _field_type(field: dataclasses.Field[Any], hint: Any, *, is_flexible: bool) -> _FieldType:
+    """Return how to check a field of a message by its type hint: item, array, nullable or tagged."""
     arguments, name = typing.get_args(hint), field.name
     is_nullable = type(None) in arguments
     if is_nullable:
@@ -240,6 +241,7 @@ def _fixed_step(size: int) -> _Step:
 
 
 def _bytes_step(name: str, size: int, *, is_nullable: bool) -> _Step:
+    """Return the step over a string or bytes with a fixed-width length of ``size`` bytes."""
     unpack = _NUMBERS[size].unpack_from
 
     def step(walk: _Walk, at: int) -> int:
@@ -253,6 +255,8 @@ def _bytes_step(name: str, size: int, *, is_nullable: bool) -> _Step:
 
 
 def _compact_bytes_step(name: str, *, is_nullable: bool) -> _Step:
+    """Return the step over a string or bytes with a varint length plus one; 0 is null."""
+
     def step(walk: _Walk, at: int) -> int:
         length, at = walk.varint(at)
         if 0 < length <= walk.size - at + 1:
@@ -272,6 +276,7 @@ def _null_or_refuse(walk: _Walk, at: int, number: int, name: str, *, is_nullable
 
 
 def _array_type(item: _FieldType, name: str, *, is_flexible: bool, is_nullable: bool) -> _FieldType:
+    """Return how to check an array: its count must fit into the rest of the frame before any item is read."""
     unpack, width = _NUMBERS[4].unpack_from, _NUMBERS[4].size
 
     def step(walk: _Walk, at: int) -> int:

@@ -264,6 +264,8 @@ def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) 
     handlers: dict[Api, Handler] = {}
 
     def reading_rules_first(handle: Handler) -> Handler:
+        """Wrap a handler: read the rules of the store before it, so that it checks rights by the newest ones."""
+
         async def read_rules_and_handle(
             request: Request, client: Client
         ) -> Fields | Built | Awaitable[Fields | None] | None:

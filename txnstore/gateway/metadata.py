@@ -152,6 +152,7 @@ class Metadata:
     def _topic_fields(
         self, topic: CatalogTopic, client: Client, *, with_operations: bool, first: int = 0, count: int | None = None
     ) -> Fields:
+        """Return the fields of a topic with ``count`` of its partitions from ``first`` on; None: all."""
         operations = operations_of(self._services, client, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
         stop = None if count is None else first + count
         return {
@@ -164,6 +165,7 @@ class Metadata:
         }
 
     def _partition(self, topic: str, number: int) -> Mapping[str, Any]:
+        """Return the fields of a partition: the gateway that leads its chain is its leader and only replica."""
         peers = self._services.peers
         node = peers.leader(chain_of_partition(TopicPartition(topic, number), peers.chains)).node_id
         return {
@@ -219,6 +221,7 @@ class Metadata:
         return peers.live if client.software == _JAVA else peers.listed()
 
     def _cluster(self, nodes: Iterable[Node]) -> dict[str, Any]:
+        """Return the gateways as brokers; the one that leads the chain of the catalog is the controller."""
         services = self._services
         return {
             "brokers": [
@@ -265,6 +268,7 @@ class Metadata:
         return (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, self._services.peers.chains)
 
     def _coordinator(self, key: str, kind: int, client: Client) -> Mapping[str, Any]:
+        """Return the gateway that coordinates a group or a transactional id, or the error."""
         without_node = {"key": key, "node_id": -1, "host": "", "port": -1}
         if kind not in {_GROUP, _TRANSACTION}:
             return {**without_node, "error_code": ErrorCode.invalid_request, "error_message": f"no coordinator {kind}"}

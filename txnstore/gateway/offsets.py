@@ -60,6 +60,7 @@ class Offsets:
     async def _list(
         self, view: View, topic: str, partition: Any, isolation: Isolation, request: Request, client: Client
     ) -> Fields:
+        """Return the offset of a partition for a time as fields, or the code that refuses it."""
         try:
             if request.version < _FIRST_VERSION.get(partition.timestamp, 0):
                 raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {partition.timestamp}")
@@ -78,6 +79,7 @@ class Offsets:
     async def _look_up(
         self, view: View, topic: str, partition: Any, isolation: Isolation, client: Client
     ) -> OffsetAndTimestamp | None:
+        """Return the offset for a time or a special value of ListOffsets; None if there is none."""
         tp = TopicPartition(topic, partition.partition_index)
         log = self._log(view, tp, client)
         check_leader_epoch(field_value(partition, "current_leader_epoch", -1))
@@ -114,6 +116,7 @@ class Offsets:
         return {"topics": topics}
 
     def _end_of_epoch(self, view: View, topic: str, partition: Any, client: Client) -> Fields:
+        """Return the end offset of a leader epoch: the high watermark, as there is one epoch only."""
         fields = {"partition": partition.partition, "error_code": ErrorCode.none, "leader_epoch": -1, "end_offset": -1}
         try:
             log = self._log(view, TopicPartition(topic, partition.partition), client)

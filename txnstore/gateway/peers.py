@@ -158,6 +158,7 @@ class Peers:
             confirmed |= leaders
 
     async def _ask_periodically(self) -> None:
+        """Ask all peers every second, whatever the errors."""
         while True:
             await asyncio.sleep(_INTERVAL)
             try:
@@ -170,6 +171,7 @@ class Peers:
         self._record_answers(dict(zip(self._others, answers, strict=True)))
 
     def _record_answers(self, answers: Mapping[Node, Answer]) -> None:
+        """Update by these answers which gateways live, and report a change."""
         now = asyncio.get_running_loop().time()
         for node, answer in answers.items():
             if answer == "answered":

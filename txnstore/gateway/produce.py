@@ -266,6 +266,7 @@ class Produce:
         return differs
 
     def _take_staged(self) -> list[StagedBatch]:
+        """Take the staged batches of the next flush, up to 32 MiB, at least one."""
         size, count = 0, 0
         for staged in self._staged:
             size += len(staged.raw.data)
@@ -314,6 +315,7 @@ class Produce:
         numbers: Sequence[int],
         refusals: dict[int, Exception],
     ) -> None:
+        """Encode batches as one segment and upload it; an error becomes the refusal of each."""
         data = self._encode(taken, rows, numbers, refusals, inlined=False)
         if data is None:
             return
@@ -362,6 +364,7 @@ class Produce:
         answer.add_done_callback(partial(self._on_commit, staged))
 
     def _on_commit(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
+        """Hand the outcome of a commit to a batch; one that its session may explain is looked up first."""
         if answer.cancelled():
             staged.appended.cancel()
         elif (error := answer.exception()) is not None:
@@ -425,6 +428,7 @@ class Produce:
         parts: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]],
         client: Client,
     ) -> Fields | None:
+        """Wait for all batches of a request, and return its response; None for acks=0."""
         responses = []
         failed: BaseException | None = None
         for topic, partitions in parts:
@@ -452,6 +456,7 @@ class Produce:
         return {"responses": responses}
 
     def _success_fields(self, index: int, staged: StagedBatch, appended: Appended) -> Fields:
+        """Return the fields of an appended batch; the append time unless its records have times of their own."""
         log = self._services.freshness.view.partition(staged.tp)
         append_time = writer_of(staged.topic).event_time is None
         return {

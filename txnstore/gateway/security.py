@@ -132,6 +132,7 @@ def read_users(path: Path) -> Users:
 
 
 def _parse_credential(path: Path, name: str, line: object) -> Credential:
+    """Parse the hash of a password of the file of users."""
     match = _CREDENTIAL_LINE.fullmatch(line) if isinstance(line, str) else None
     try:
         if match is None:
@@ -293,6 +294,7 @@ class _Scram:
         self._server: Any = ScramMechanism(mechanism).make_server(self._look_up)
 
     def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int] | None:
+        """Return the salt, keys and iterations of a user for this mechanism; None, and note why, if it has none."""
         self._user = user
         credential = self._users.get(user, {}).get(self.mechanism)
         if credential is None:

@@ -253,6 +253,7 @@ class Server:
         return not pending
 
     def _connected(self, stream: Stream) -> None:
+        """Serve a new connection, unless there are too many or the listener drains."""
         name = stream.transport.get_extra_info("peername")
         host = str(name[0]) if name else "unknown"
         if self.is_draining or len(self._connections) >= self._max_connections:
@@ -270,6 +271,7 @@ class Server:
         task.add_done_callback(self._connections.pop)
 
     async def _serve(self, connection: _Connection, host: str) -> None:
+        """Serve a connection to its end, and count and log the reason if the gateway closes it."""
         self.traffic.connections += 1
         reason = None
         try:
@@ -400,6 +402,7 @@ class _Connection:
             raise self._failure from None
 
     async def _serve_all(self) -> None:
+        """Serve requests until the client sends no more, then wait until all responses are sent."""
         with suppress(asyncio.IncompleteReadError):
             while True:
                 await self._serve_next()
@@ -410,6 +413,7 @@ class _Connection:
         await self._wait_until_sent()
 
     async def _serve_next(self) -> None:
+        """Read and handle the next request; a Produce request is only staged, and its response sent later."""
         await self._slots.acquire()
         reservation = self._server.budget.new_reservation()
         try:
@@ -499,6 +503,7 @@ class _Connection:
         return start, b"".join(chunks)
 
     async def _read_prefix(self) -> bytes:
+        """Read the length of the next request; the wait for it is limited by the idle time."""
         if self._stream.has(PREFIX.size):
             return await self._stream.read(PREFIX.size)
         try:
@@ -508,6 +513,7 @@ class _Connection:
             raise ConnectionResetError("the connection is idle") from None
 
     async def _read(self, size: int, reservation: Reservation) -> bytes:
+        """Read ``size`` bytes of a request that has begun; a client that is too slow is given up."""
         if self._stream.has(size):
             return await self._stream.read(size)
         waited = 0.0
@@ -588,6 +594,7 @@ class _Connection:
             self._sender.add_done_callback(self._on_sender_end)
 
     async def _send_all(self) -> None:
+        """Send the responses of Produce requests, in the order of the requests."""
         while self._unsent:
             response = self._unsent[0]
             await asyncio.wait({response})  # It continues if this task is cancelled.
@@ -596,6 +603,7 @@ class _Connection:
             self._slots.release()
 
     def _on_sender_end(self, task: asyncio.Task[None]) -> None:
+        """Note that all responses are sent, or end the connection by the error of the sender."""
         self._sender = None
         if task.cancelled():
             self._failure = ConnectionResetError("a request was given up")
@@ -614,6 +622,7 @@ class _Connection:
             raise self._failure
 
     async def _send(self, response: bytes | None) -> None:
+        """Send a response, unless none are sent any more, and return its bytes to the room."""
         if response is None or self._is_closed:
             return
         try:
@@ -656,6 +665,7 @@ def _log_late_error(task: asyncio.Task[bytes | None]) -> None:
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
+    """Let TCP probe the connection, so that one whose client has vanished ends."""
     connected = transport.get_extra_info("socket")
     if connected is not None:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

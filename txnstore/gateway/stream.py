@@ -147,6 +147,7 @@ class Stream(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def _end(self) -> None:
+        """Note that nothing more arrives, and wake the read that waits for it."""
         if self.has_ended:
             return
         self.has_ended = True

@@ -152,6 +152,7 @@ _Convert = Callable[[Any], Any]
 
 @lru_cache(maxsize=2048)
 def _fields_of(schema: type) -> dict[str, tuple[_Convert, Any]]:
+    """Return for each field of a message how to convert its value, and the value if it is missing."""
     hints = typing.get_type_hints(schema)
     conversions = {}
     for field in dataclasses.fields(schema):
@@ -177,6 +178,7 @@ def _conversion(hint: Any) -> tuple[_Convert, Any]:
 
 
 def _plain_conversion(hint: Any) -> tuple[_Convert, Any]:
+    """Return how to convert a value to this type, and the value if it is missing."""
     if hint is ErrorCode:
         return _record_error_code, ErrorCode.none
     name = getattr(hint, "__name__", "")

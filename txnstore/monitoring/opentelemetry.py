@@ -54,6 +54,7 @@ class _Reporter:
         connection.measurements.listener = self._listener(redact(connection.url))
 
     def _callback(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """Return the function by which OpenTelemetry reads a metric of all stores."""
         from opentelemetry.metrics import Observation
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:

@@ -203,6 +203,7 @@ class ProducerBatch:
         self.upload.cancel()
 
     def _as_table(self, piece: list[Any] | pa.Table, now_ms: int, row_format: RowFormat | None) -> pa.Table:
+        """Convert a piece of the batch, records or rows, to a table."""
         if isinstance(piece, pa.Table):
             return piece
         if self.writer.schema is None:

@@ -111,6 +111,7 @@ class Buffer:
                 self.seal(batch)
 
     def _row_partitions(self, version: TopicVersion, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
+        """Return the partition of each row: the given one, that of its key, or the sticky one."""
         column = version.writer.key_column
         if partition is not None:
             version.check_number(partition)

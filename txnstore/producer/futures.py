@@ -140,6 +140,7 @@ class _SendFuture(Generic[T]):
         unsettled = [None] * (len(batches) - 1)  # One for each batch but the last.
 
         def settled() -> None:
+            """Call the callback when the last of the batches is settled."""
             with suppress(IndexError):
                 unsettled.pop()  # In one step: of the threads that settle the batches, the last one calls.
                 return
@@ -207,6 +208,7 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
         return list({id(part.batch): part.batch for part in self._parts}.values())
 
     def _wait_for_value(self, timeout: float | None) -> list[RecordMetadata]:
+        """Wait for all batches of the table, and return the metadata of its rows in their order."""
         deadline = None if timeout is None else monotonic() + timeout
         by_row: dict[int, RecordMetadata] = {}
         for part in self._parts:

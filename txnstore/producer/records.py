@@ -234,6 +234,7 @@ def value_check(kind: pa.DataType, *, is_time: bool) -> _ValueCheck | None:
 
 
 def _integer_check(kind: pa.DataType, *, is_time: bool) -> _ValueCheck:
+    """Return a check that takes an int of the range of a type as it is; None for other values."""
     bits = kind.bit_width
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, 2**bits - 1)
     if is_time:
@@ -259,6 +260,7 @@ def _time_check(kind: pa.DataType) -> _ValueCheck:
     unit, zoned = _UNITS[kind.unit], kind.tz is not None
 
     def check(value: Any) -> tuple[Any, int] | None:
+        """Return the units since the epoch, and their size, of a datetime that fits exactly; else None."""
         if type(value) is not dt.datetime:
             return None
         if zoned and value.tzinfo is dt.UTC:

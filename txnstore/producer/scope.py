@@ -62,6 +62,7 @@ class TransactionScope(Generic[P]):
             self._abort_quietly(error)
 
     def _commit(self) -> None:
+        """Commit; after an error that is not fatal, abort, unless the outcome is unknown."""
         try:
             self._producer.commit_transaction()
         except UnknownOutcomeError:

@@ -468,6 +468,7 @@ class Sender:
         self._in_turn(lambda: self._end(outcome))
 
     def _end(self, outcome: Outcome) -> None:
+        """End the transaction, or repeat the end whose outcome is unknown."""
         if self.txn.has_ended(outcome):
             return
         self.check_usable()
@@ -514,6 +515,7 @@ class Sender:
         return self._in_turn(self._prepare)
 
     def _prepare(self) -> PreparedTxn:
+        """Flush, and prepare the transaction for an external coordinator (KIP-939)."""
         self.check_usable()
         try:
             self._change_txn(lambda txn: txn.with_preparing(preparing=True))
@@ -532,6 +534,7 @@ class Sender:
         return self._in_turn(lambda: self._complete(decided))
 
     def _complete(self, decided: PreparedTxn) -> bool:
+        """End the prepared transaction as decided; return whether it was committed."""
         self.check_usable()
         if self.txn.state is ProducerState.READY:
             return False
@@ -714,6 +717,7 @@ class Sender:
         self.raise_unreported()
 
     def _close(self) -> None:
+        """Flush, or abort an open transaction, then abandon what is left."""
         try:
             if not self.txn.transactional:
                 self._flush()

@@ -59,6 +59,7 @@ def _kind(part: BlockedPartition, now: int) -> str:
 
 
 def _text(kind: str, parts: list[BlockedPartition], *, read_only: bool) -> str:
+    """Describe records that cannot be read: how many, since when, behind which transaction, and what to do."""
     count = sum(part.records for part in parts)
     names = ", ".join(str(part.tp) for part in parts[:3])
     more = f" and {len(parts) - 3} more partitions" if len(parts) > 3 else ""
@@ -76,6 +77,7 @@ def _text(kind: str, parts: list[BlockedPartition], *, read_only: bool) -> str:
 
 
 def _advice(kind: str, expires_at: int | None, *, read_only: bool) -> str:
+    """Say what ends the transaction, by its kind."""
     match kind:
         case "past":
             return "A snapshot after the end of this transaction shows what waits."

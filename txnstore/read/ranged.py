@@ -263,6 +263,7 @@ class RangedObject:
         return data
 
     def _compare(self, blocks: Blocks, start: int, data: bytes | memoryview) -> None:
+        """Raise CorruptionError if a block of the bytes from ``start`` on differs from its checksum."""
         damaged = blocks.damaged(start, data)
         if damaged is not None:
             msg = (
@@ -272,6 +273,7 @@ class RangedObject:
             raise CorruptionError(msg)
 
     def _get(self, start: int, end: int) -> bytes:
+        """Fetch a range; raises CorruptionError if the object is missing or truncated."""
         segment = self._segment
         try:
             data = self._objects.get(segment.key, start, end)

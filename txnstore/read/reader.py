@@ -135,6 +135,7 @@ class OpenSlice:
         return map(self._decode, range(len(self)))
 
     def _decode(self, number: int) -> tuple[pa.Table, Run]:
+        """Decode a piece, without rows outside of the slice; return it with the run of its rows."""
         piece, segment = self._pieces[number], self.part.batch.segment
         try:
             table = self.file.read(piece.number, self._columns.needs(self.part))
@@ -258,6 +259,7 @@ def read_together(slices: Iterable[OpenSlice], columns: Columns) -> pa.Table:
 
 
 def _read_pieces(slices: Iterable[OpenSlice], columns: Columns) -> Iterator[pa.Table]:
+    """Decode slices, and convert neighbouring rows of one kind together."""
     decoded = (rows for opened in slices for rows in opened.decoded())
 
     def kind(rows: tuple[pa.Table, Run]) -> tuple[object, ...]:

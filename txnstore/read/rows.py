@@ -176,6 +176,7 @@ class Columns:
         return values
 
     def _value(self, name: str, layout: Layout, times: Times) -> Value:
+        """Return where the values of a column come from, in segments of this layout."""
         if name in {field.name for field in PLACE[layout]}:
             return Stored(name, required=True)
         if name == TOPIC_FIELD.name:
@@ -309,6 +310,7 @@ def evaluate(columns: Columns, decoded: pa.Table, runs: Sequence[Run]) -> pa.Tab
 def _evaluated(
     shown: str, value: Value, columns: Columns, conformed: pa.Table, decoded: pa.Table, runs: Sequence[Run]
 ) -> Any:
+    """Return the values of a column for rows that were decoded and conformed to the topic."""
     match value:
         case Stored(name, required=False):
             if name not in columns.hidden:

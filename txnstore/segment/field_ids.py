@@ -54,6 +54,7 @@ def _with_id(above: tuple[str, ...], name: str, field: pa.Field) -> pa.Field:
 
 
 def _with_ids(path: tuple[str, ...], data_type: Any) -> pa.DataType:
+    """Return the type with a field id, derived from its path, at each nested field."""
     if pt.is_struct(data_type):
         return pa.struct([_with_id(path, field.name, field) for field in data_type])
     if pt.is_map(data_type):

@@ -43,6 +43,7 @@ class SegmentSink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
+        """Keep bytes in memory, beyond its bound in a file, and add them to the hash and the blocks."""
         if self.closed:
             raise ValueError("write to a closed segment")
         view = memoryview(data)

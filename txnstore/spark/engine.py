@@ -99,6 +99,7 @@ def _task_function(store: bytes) -> Callable[[bytes], tuple[str | None, bytes]]:
     """Return the function of a task. Spark sends it by value, so that a worker without txnstore can say so."""
 
     def run(job: bytes) -> tuple[str | None, bytes]:
+        """Execute a job in a task; return None and its result, or the error of a worker without txnstore."""
         import platform
         import sys
 

@@ -53,6 +53,7 @@ def _hide_traceback(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _report_one_line() -> Iterator[None]:
+    """Let Spark report an error of the block in one line, without a traceback, in a worker."""
     try:
         yield
     except TxnStoreError:

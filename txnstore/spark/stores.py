@@ -63,6 +63,7 @@ def cached_connection(location: Location) -> Connection:
 
 
 def _store_exists(connection: Connection) -> bool:
+    """Whether the store of a cached connection can still be read; refreshes its view, or closes it."""
     try:
         connection.view()
     except (StoreNotFoundError, StorageRefusedError):  # The latter also for credentials that have expired.

@@ -97,6 +97,7 @@ def _split_table(tables: list[pa.Table], rows: int, size: int, target: pa.Schema
 
 
 def _to_batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:
+    """Cast a table to exactly these fields; raises SchemaMismatchError for nulls in a column that is not nullable."""
     arrays = []
     for field in target:
         column = table.column(field.name)

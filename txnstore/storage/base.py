@@ -244,6 +244,7 @@ class Claim:
         raise UnknownOutcomeError(msg) from cause
 
     def _read_object(self, objects: ObjectStore) -> bytes | None:
+        """Read what is stored under the name; None if there is nothing, or the storage does not answer."""
         try:
             return objects.get(self.key)
         except ObjectNotFoundError:
@@ -293,6 +294,7 @@ def is_legal_text(name: str) -> bool:
 
 
 def _check_text(key: str) -> None:
+    """Refuse a key with illegal characters, or one that is too long for S3."""
     if not is_legal_text(key):
         raise StorageRefusedError(
             f"The object key {key!r} is not legal: it contains control characters, backslashes or invalid UTF-8."

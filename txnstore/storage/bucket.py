@@ -82,6 +82,7 @@ def rules_of(answer: Mapping[str, Any]) -> tuple[LifecycleRule, ...]:
 
 
 def _parse_rule(rule: Mapping[str, Any]) -> LifecycleRule:
+    """Return what an enabled lifecycle rule of the bucket does to objects."""
     expiration = rule.get("Expiration", {})
     transitions: Sequence[Mapping[str, Any]] = rule.get("Transitions", ())
     return LifecycleRule(

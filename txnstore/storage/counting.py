@@ -145,6 +145,7 @@ class CountingStore:
         CountingStore.__init__(self, state["inner"], log=state["log"])
 
     def _measure_call(self, kind: str, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Measure a call; an error counts as a failure, except that an object is missing."""
         began = self.measurements.clock()
         try:
             return call(*args, **options)

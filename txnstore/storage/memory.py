@@ -138,6 +138,7 @@ class MemoryStore:
             raise ObjectNotFoundError(f"No object {key!r} in {self.url}.") from None
 
     def _insert(self, key: str, data: bytes) -> None:
+        """Store an object, so that an interrupt between any two steps leaves it whole or absent."""
         self._check_process()
         self._repair_order()
         content = (bytes(data), self._clock())
@@ -168,6 +169,7 @@ class MemoryStore:
 
 
 def _unpickle(name: str, pid: int) -> MemoryStore:
+    """Return the named store of this process; one of another process cannot be reached."""
     if os.getpid() != pid:
         raise StorageRefusedError(
             f"memory://{name} lives in the memory of process {pid} and cannot be used in process {os.getpid()}. "

@@ -54,6 +54,7 @@ def open_store(
 
 
 def _make_backend(url: str, options: dict[str, Any]) -> ObjectStore:
+    """Return the store for a URL by its scheme, or say why there is none."""
     match = _SCHEME.match(url)
     if match is None or match[1].lower() in ("file", "local"):
         options.pop("auto_mkdir", None)  # An option of fsspec for local files: writes always create folders here.
@@ -82,6 +83,7 @@ def _make_backend(url: str, options: dict[str, Any]) -> ObjectStore:
 
 
 def _plain_path(path: str) -> str:
+    """Return the path of a local folder; refuse a URL with one slash, such as s3:/bucket."""
     if _ONE_SLASH.match(path):
         raise InvalidConfigError(
             f"{redact(path)!r} is neither a URL nor clearly a folder: write // after the colon, as in "
@@ -91,6 +93,7 @@ def _plain_path(path: str) -> str:
 
 
 def _path_of_file_url(url: str, rest: str) -> str:
+    """Return the path of a file:// URL of this machine."""
     host, slash, path = rest.partition("/")
     if host in ("localhost", "") and slash:
         return unquote(slash + path)
@@ -100,6 +103,7 @@ def _path_of_file_url(url: str, rest: str) -> str:
 
 
 def _bucket_and_prefix(url: str, rest: str) -> tuple[str, str]:
+    """Split an S3 URL; refuse credentials, a port, a query, control characters and odd parts of the prefix."""
     bucket, _, prefix = rest.partition("/")
     if "@" in bucket or ":" in bucket:
         raise InvalidConfigError(

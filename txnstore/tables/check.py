@@ -99,6 +99,7 @@ def _unpublished_tables(connection: Connection) -> Iterator[TableProblem]:
 
 
 def _check_cut(connection: Connection, published: Published, cut: CutDocument, *, deep: bool) -> CheckReport:
+    """Check the tables of a cut against the logs, as they were at its entries."""
     location = location_of(connection.objects)
     try:
         check_lost_entries(connection, cut, connection.view())

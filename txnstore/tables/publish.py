@@ -455,6 +455,7 @@ class Publisher:
         objects = self._connection.objects
 
         def find(topic: str) -> None:
+            """Note whether a table was swept, or has versions that txnstore has not written."""
             table = cut.tables[topic]
             own = read(objects, keys.table_version(topic, table.number))
             if own is None and table.dropped and read(objects, table.metadata) is None:
@@ -502,6 +503,7 @@ def _hint_bytes(table: PublishedTable) -> bytes:
 
 
 def _table_change(topic: str, version: Version, location: Location) -> TableChange:
+    """Describe what a version of a table has changed."""
     table, state = version.table, version.state
     files = state.files if state is not None else TableFiles({}, {})
     copied = state.copies(location) if state is not None else []

@@ -92,6 +92,7 @@ class Published:
         return hint.number if hint.store_id == self._store_id else 0
 
     def _last_after(self, cut: CutDocument) -> CutDocument:
+        """Return the newest cut from a known one on, reading several numbers ahead at a time."""
         while True:
             numbers = range(cut.number + 1, cut.number + 1 + HINT_EVERY)
             later_cuts = [each for each in self._pool.map(self.cut, numbers) if each is not None]

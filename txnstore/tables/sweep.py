@@ -113,6 +113,7 @@ def _hints_were_written(connection: Connection, cut: CutDocument, at_ms: int) ->
 
 
 def _oldest_times(cuts: Sequence[CutDocument]) -> dict[str, list[int]]:
+    """Return for each topic the time of each chain at the oldest snapshot that the cuts retain."""
     oldest: dict[str, list[int]] = {}
     for cut in cuts:
         for topic, table in cut.tables.items():
@@ -146,6 +147,7 @@ def unused_objects(
     newest_deletable = now - grace_ms - _MAX_WORK_MS
 
     def is_kept(item: ObjectInfo) -> bool:
+        """Whether a vacuum keeps an object: it is in use, too young, or of no table of the store."""
         number = keys.cut_number(item.key)
         if number is not None:
             return number in in_use.numbers or item.modified_ms > now - max(CUT_RETENTION_MS, grace_ms)

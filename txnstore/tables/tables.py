@@ -285,6 +285,7 @@ class Tables:
         table: PublishedTable | None,
         cut: CutDocument | None,
     ) -> TableDescription:
+        """Describe the table of a topic as the newest cut has published it; all zero if it has not."""
         published = table is not None and not table.dropped and (topic is None or table.topic_id == topic.topic_id)
         view = self._connection.view(refresh=False)
         heads = tuple(cut.heads) if cut is not None else ()

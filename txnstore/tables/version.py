@@ -180,6 +180,7 @@ class TableWork:
         return Version(table, data, state, tuple(step.operation for step in changes))
 
     def _write_files(self) -> WrittenFiles:
+        """Write copies of the rows that no segment has as the table needs them, and the files of deletes."""
         tails, trims = self.tails, [trim for plan in self.plans for trim in plan.trims]
         if not tails and not trims:
             return WrittenFiles({}, {})
@@ -219,6 +220,7 @@ class TableWork:
     def _write_manifests(
         self, groups: Iterable[Group], metadata: TableMetadata, snapshot_id: int, sequence: int
     ) -> list[Group]:
+        """Write the manifests of new groups; return all groups with theirs."""
         written: list[Group] = []
         for group in groups:
             if group.manifest is None:
@@ -238,6 +240,7 @@ class TableWork:
         return self._location.of(key)
 
     def _summary(self, step: Step, old_files: TableFiles, new_files: TableFiles, now: int) -> dict[str, str]:
+        """Return the summary of a snapshot: the counts of the Iceberg specification, and the position in the chains."""
         removed = [old_files.data[path] for path in step.removed if path in old_files.data]
         removed_deletes = [each for each in old_files.deletes.values() if each.path in step.removed]
         counts = {

@@ -257,6 +257,7 @@ class FaultStore:
         return f"FaultStore({self.inner!r})"
 
     def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        """Make a read, before or after which the planned fault happens."""
         n, fault = self._admit(operation, key)
         if fault in (Fault.ERROR_BEFORE, Fault.LATE, Fault.CONFLICT_409, Fault.UNAVAILABLE_503, Fault.UNSYNCED):
             raise StorageError(self._message(n, operation, key, fault))
@@ -269,6 +270,7 @@ class FaultStore:
     def _write(
         self, operation: str, keys: Sequence[str], call: Callable[[], T], exists: Callable[[], T] | None = None
     ) -> T:
+        """Make a write, before, after or instead of which the planned fault happens."""
         key = keys[0] if keys else ""
         n, fault = self._admit(operation, key)
         if fault in (Fault.ERROR_BEFORE, Fault.CONFLICT_409, Fault.UNAVAILABLE_503):
@@ -302,6 +304,7 @@ class FaultStore:
             return None
 
     def _admit(self, operation: str, key: str) -> tuple[int, Fault | None]:
+        """Number a request, record it with its planned fault, and crash if that is due."""
         with self._lock:
             if self._crashed:
                 raise SimulatedCrash(f"{operation} {key}: the process has crashed before")

@@ -53,6 +53,7 @@ def array_of(values: Any, field: pa.Field) -> Any:
 
 
 def _convert(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
+    """Convert Python values to an Arrow array, exactly; values that Arrow takes wrongly are converted before."""
     kinds = {kind.__name__: kind for kind in set(map(type, values))}
     if not _MISSING_TYPE_NAMES.isdisjoint(kinds):
         # Arrow refuses most missing values of pandas, and takes a NaT among dates for the first day of year 1.
@@ -111,6 +112,7 @@ def _nan_as_none(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _convert_nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> pa.Array:
+    """Convert Python values to structs, lists or maps, member by member."""
     kind = field.type
     if from_pandas:
         values = _nan_as_none(values)

@@ -82,6 +82,7 @@ def _time_zone_advice(source: pa.DataType, target: pa.DataType) -> str:
 
 
 def _is_nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a list, map or struct type can be cast: its members can, and no field of a struct is lost."""
     if _is_list(source) and _is_list(target):
         return is_castable(source.value_type, target.value_type)
     if pt.is_map(source) and pt.is_map(target):

@@ -91,6 +91,7 @@ def _replace_where(texts: pa.Array, where: pa.Array, replacements: list[str]) ->
 
 
 def _map_texts(array: pa.Array) -> pa.Array:
+    """Return maps as JSON texts: objects if their keys are distinct texts, else lists of entries."""
     entry = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
     lists = array.cast(pa.list_(entry))
     entries = lists.flatten()

@@ -73,6 +73,7 @@ def _needs_conversion(kind: pa.DataType) -> bool:
 
 
 def _nested_values(array: Any) -> list[Any]:
+    """Return unions, structs, lists and maps as Python values, member by member."""
     kind = array.type
     if pt.is_union(kind):
         fields = [python_values(array.field(index)) for index in range(kind.num_fields)]
@@ -157,6 +158,7 @@ def _time_text(seconds: int, nanoseconds: int) -> str:
 
 
 def _datetime_value(units: int, per_second: int, *, zoned: bool) -> datetime | str:
+    """Return a time since the epoch as a datetime; as a text if that cannot hold it exactly."""
     if abs(units) == _INFINITE_UNITS:
         return "infinity" if units > 0 else "-infinity"
     seconds, part = divmod(units, per_second)

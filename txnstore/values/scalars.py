@@ -167,6 +167,7 @@ def _read_time(value: Any, kind: pa.DataType) -> int:
 
 
 def _read_decimal(value: Any, kind: pa.DataType) -> Decimal:
+    """Read a number, or one in a text, as a decimal of the type; refuse it if digits were lost."""
     number = Number(value) if type(value) is str else value
     exact = _decimal_of(number) if type(number) is Number and _NUMBER_PATTERN.fullmatch(number) else None
     if type(number) is int:
@@ -307,6 +308,7 @@ def _cell_parser(kind: pa.DataType, *, milliseconds: bool) -> Callable[[str], An
 
 
 def _cell_float(text: str) -> Any:
+    """Return the number in a cell of CSV, or the name of a special value; None if it is neither."""
     name = _CELL_FLOATS.get(text.lower().removeprefix("+"))
     if name is not None:
         return name

@@ -184,6 +184,7 @@ def _removed_ranges(batches: BatchList[Batch], removed: Sequence[Batch]) -> Iter
 
 
 def _encode_rows(rows: Sequence[Batch]) -> bytes:
+    """Encode the rows of an index file as Parquet: each a batch with its segment."""
     if not rows:
         return b""
     load("pandas")  # pa.table imports it, if it is installed.

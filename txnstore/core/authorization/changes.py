@@ -89,6 +89,7 @@ def is_in_use(state: State) -> bool:
 
 
 def _check_not_locked_out(draft: Draft) -> None:
+    """Refuse a change after which its principal could not change the rules again."""
     if not draft.state.authorization.allows(draft.principal, "ALTER", "CLUSTER", CLUSTER):
         msg = (
             f"{draft.principal} could not change the rules again after this: make it a super user, or give it a rule "

@@ -175,6 +175,7 @@ def _with_partitions(
     limit: int,
     event: TopicCreated | TopicAltered,
 ) -> State:
+    """Add a topic, and its partitions from ``first`` to ``limit`` that this chain leads."""
     partitions = state.partitions
     for number in range(first, limit):
         tp = TopicPartition(name, number)

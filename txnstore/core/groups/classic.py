@@ -102,6 +102,7 @@ def _check_replacement(command: StoreGeneration, old: ClassicGeneration | None, 
 
 
 def _check_generation(command: StoreGeneration, new: ClassicGeneration) -> None:
+    """Check what a gateway stores as a generation: its number, distinct members, leader, protocol and size."""
     check_id("group.id", command.group)
     name = command.group
     if not 1 <= command.generation <= MAX_GENERATION or command.generation < command.expected:

@@ -208,6 +208,7 @@ def describe_live_members(group: Group) -> str:
 
 
 def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity) -> None:
+    """Check offsets, and emit them: as committed, or as pending in the transaction of the producer."""
     items = [_checked_offset(draft.state, offsets.group, item) for item in offsets.offsets]
     _check_catalog(draft, offsets)
     draft.emit(

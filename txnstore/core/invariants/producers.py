@@ -30,6 +30,7 @@ def producer_windows_sound(state: State) -> Iterator[str]:
 
 
 def _window_violations(partition: Partition, batches: Sequence[BatchMetadata]) -> Iterator[str]:
+    """Yield what is wrong in a producer's window: its size, gaps in sequences, offsets out of order."""
     if len(batches) > WINDOW:
         yield f"has {len(batches)} batches"
     for before, after in pairwise(batches):
@@ -41,6 +42,7 @@ def _window_violations(partition: Partition, batches: Sequence[BatchMetadata]) -
 
 
 def _window_batch(partition: Partition, batch: BatchMetadata) -> Iterator[str]:
+    """Yield what is wrong with a batch of a window; one without offsets has nothing to check."""
     if batch.base_offset == batch.last_offset == NO_OFFSET:
         return
     if not 0 <= batch.base_offset <= batch.last_offset < partition.high_watermark:

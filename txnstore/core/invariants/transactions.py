@@ -101,6 +101,7 @@ def aborted_index_sound(state: State) -> Iterator[str]:
 
 
 def _aborted_batches(batches: list[Batch], producer_id: int, marker: int) -> Iterator[str]:
+    """Yield what is wrong with the batches between the first offset of an aborted transaction and its marker."""
     own = [batch for batch in batches if batch.producer_id == producer_id]
     if any(not batch.transactional for batch in own):
         yield "contains a batch of that producer that is not transactional"

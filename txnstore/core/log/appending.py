@@ -79,6 +79,7 @@ def fold_batches(state: State, batches: LastBatches) -> State:
 
 
 def _batch_appended(partition: Partition, batch: Batch, state: State) -> Partition:
+    """Append a batch to its partition, to the producer's window, and to the open transactions if it is the first."""
     producers, open_txns = partition.producers, partition.open_txns
     if batch.producer_id != NO_PRODUCER:
         producer = _add_to_window(producers.get(batch.producer_id), batch, state)

@@ -142,6 +142,7 @@ def _batch_lines(partition: Partition, traces: Mapping[int, Trace]) -> Iterator[
 
 
 def _batch_line(batch: Batch, outcome: str, trace: Trace | None) -> LogLine:
+    """Return the line of a batch; a merged one has lost its transaction and its append time."""
     merged, sequence = outcome == "compacted", _or_none(batch.base_sequence)
     return LogLine(
         kind="batch",
@@ -164,6 +165,7 @@ def _batch_line(batch: Batch, outcome: str, trace: Trace | None) -> LogLine:
 
 
 def _marker_line(offset: int, traces: Mapping[int, Trace], aborts: Mapping[int, int]) -> LogLine:
+    """Return the line of a marker; without its entry, only that it aborted, and whom."""
     trace = traces.get(offset)
     if trace is None or trace.marker is None:
         return LogLine("marker", offset, offset, Outcome.ABORT.value, producer_id=aborts[offset], transactional=True)

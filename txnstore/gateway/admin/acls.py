@@ -109,6 +109,7 @@ class Filter:
         )
 
     def _matches_name(self, acl: Acl) -> bool:
+        """Whether the filter selects a rule by resource name and pattern type; MATCH: by whether it applies."""
         if self.pattern not in {Pattern.ANY, Pattern.MATCH, _PATTERN_CODES[acl.pattern_type]}:
             return False
         name = self.resource_name

@@ -153,6 +153,7 @@ def settings_fields(
 
 
 def _topic_entry(setting: Setting, config: TopicConfig, properties: Properties) -> _Entry:
+    """Return a topic setting: its value, and where it comes from: the topic, a property, or the default."""
     sources: list[tuple[str, str, Source]] = []
     if setting.name in config.explicit:
         sources.append((setting.name, config.explicit[setting.name], Source.TOPIC))
@@ -203,6 +204,7 @@ class Configs:
     async def _configs(
         self, kind: ResourceKind, resource: Any, request: Request, client: Client
     ) -> Sequence[Mapping[str, Any]]:
+        """Return the settings of a resource that the request names; all if it names none."""
         name, keys = resource.resource_name, field_value(resource, "configuration_keys")
         options = {
             "include_synonyms": bool(field_value(request.body, "include_synonyms", False)),
@@ -240,6 +242,7 @@ class Configs:
         return kind
 
     def _check_node(self, name: str) -> None:
+        """Check that the name of a broker resource is the id of this gateway."""
         node_id = self._services.peers.own.node_id
         try:
             number = int(name)
@@ -262,6 +265,7 @@ class Configs:
     async def _alter_all(
         self, request: Request, client: Client, change: Callable[[Any, CatalogTopic], CatalogTopic]
     ) -> list[Fields]:
+        """Apply a change to each resource of a request, concurrently; return a result for each."""
         resources = {(each.resource_type, each.resource_name): each for each in request.body.resources}
         duplicate_names = duplicates((each.resource_type, each.resource_name) for each in request.body.resources)
         responses = [
@@ -279,6 +283,7 @@ class Configs:
         *,
         is_repeated: bool,
     ) -> Fields:
+        """Apply a change to one resource; return its fields, with the error if it was refused."""
         fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
             if is_repeated:
@@ -340,6 +345,7 @@ def _kind(number: int) -> ResourceKind:
 
 
 def _check_changes(configs: Sequence[Any]) -> None:
+    """Refuse changes that name a setting twice, or set one to null."""
     duplicate_names = duplicates(config.name for config in configs)
     if duplicate_names:
         raise RefusedError(
@@ -372,6 +378,7 @@ def _with_replaced(resource: Any, topic: CatalogTopic) -> CatalogTopic:
 
 
 def _with_changes(resource: Any, topic: CatalogTopic) -> CatalogTopic:
+    """Return the topic with the changes of IncrementalAlterConfigs applied."""
     changes: dict[str, object] = {}
     for config in resource.configs:
         match _operation(config):

@@ -127,6 +127,7 @@ class Groups:
         return {"groups": groups}
 
     async def _describe(self, view: View, name: str, stored: Fields | None, request: Request, client: Client) -> Fields:
+        """Describe a classic group from its coordinator, or as the chain has it; DEAD if there is no such group."""
         group, is_classic = stored, stored is not None and view.groups[name].kind == "classic"
         if is_classic or self._classic.state(name) is not None:  # Its coordinator is ahead of the chain.
             described = await self._classic.describe(name)
@@ -150,6 +151,7 @@ class Groups:
         return {"groups": groups}
 
     def _describe_consumer_group(self, view: View, name: str, request: Request, client: Client) -> Fields:
+        """Describe a group of KIP-848."""
         group = view.groups.get(name, Group())
         members = [member for _, member in sorted(group.members.items())]
         self._services.check(client, _on_group("DESCRIBE", name))
@@ -189,6 +191,7 @@ class Groups:
         return {"results": results}
 
     async def _delete(self, name: str, version: int, client: Client) -> ErrorCode:
+        """Delete a group without members; return the code."""
         try:
             self._services.check(client, _on_group("DELETE", name))
             if self._classic.state(name) not in (None, State.EMPTY):
@@ -233,6 +236,7 @@ class Groups:
         return {"topics": topics}
 
     async def _check_deletable(self, tp: TopicPartition, version: int, client: Client) -> ErrorCode:
+        """Return the code that refuses to delete the offset of a partition, or NONE."""
         try:
             self._services.check(client, on_topic("READ", tp.topic))
             await self._services.find(tp.topic, None, tp.partition)

@@ -48,6 +48,7 @@ class Partitions:
         return {"topics": topics}
 
     async def _delete(self, topic: str, partition: Any, version: int, client: Client) -> Fields:
+        """Delete the records of a partition below an offset; return its fields, with the new log start or an error."""
         services, number = self._services, partition.partition_index
         fields = {"partition_index": number, "error_code": ErrorCode.none, "low_watermark": _UNKNOWN}
         try:

@@ -72,6 +72,7 @@ class Topics:
         return {"topics": await asyncio.gather(*results)}
 
     async def _create_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
+        """Create or validate one requested topic; return its fields, with the error if it was refused."""
         name = requested.name
         try:
             if is_repeated:
@@ -91,6 +92,7 @@ class Topics:
         return {"name": name, "topic_id": topic_uuid(topic), **self._details_fields(topic, shape, client)}
 
     async def _create(self, requested: Any, client: Client, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:
+        """Create a topic, or only decide whether it could be created; return it with its partitions and replicas."""
         services = self._services
         view = await services.view_with(lambda view: requested.name not in view.topics)
         if requested.name in view.topics:
@@ -139,6 +141,7 @@ class Topics:
         return _Shape(len(numbers), len(requested.assignments[0].broker_ids))
 
     def _check_brokers(self, assignments: list[tuple[int, ...]]) -> None:
+        """Check the replica assignments of a request: known brokers, no repetition, as many for each partition."""
         broker_ids = {node.node_id for node in self._services.peers.nodes}
         for brokers in assignments:
             if not brokers or len(set(brokers)) < len(brokers) or not set(brokers) <= broker_ids:
@@ -180,6 +183,7 @@ class Topics:
     async def _delete_or_error(
         self, name: str | None, topic_id: UUID | None, version: int, client: Client, *, is_repeated: bool
     ) -> Mapping[str, Any]:
+        """Delete one topic by name or by id; return its fields, with the error if it was refused."""
         try:
             if (name is None) == (topic_id is None):
                 message = "Neither topic name nor id were specified." if name is None else "Name and id were specified."
@@ -200,6 +204,7 @@ class Topics:
         return topic
 
     async def _delete_by_id(self, topic_id: UUID | None, client: Client) -> CatalogTopic:
+        """Delete the topic with an id, whatever its name is by now."""
         services = self._services
         while True:
             topic = topic_by_id(await services.freshness.head(), topic_id)
@@ -224,6 +229,7 @@ class Topics:
         return {"results": await asyncio.gather(*results)}
 
     async def _enlarge_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
+        """Add partitions to one topic; return its fields, with the error if it was refused."""
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
@@ -236,6 +242,7 @@ class Topics:
         return {"name": requested.name}
 
     def _with_partition_count(self, requested: Any, topic: CatalogTopic) -> CatalogTopic:
+        """Return the topic with the requested number of partitions, which must be larger than the current one."""
         count, current = requested.count, topic.partitions
         if count == current:
             raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")

@@ -69,6 +69,7 @@ class AdminTransactions:
         return {"topics": topics}
 
     def _describe_partition(self, view: View, tp: TopicPartition, version: int, client: Client) -> Fields:
+        """Return the producers of a partition, with the first offset of an open transaction, or the error."""
         try:
             check_topic_name(tp.topic)
             self._services.check(client, on_topic("READ", tp.topic))
@@ -95,6 +96,7 @@ class AdminTransactions:
         return {"transaction_states": states}
 
     def _describe(self, view: View, transactional_id: str, version: int, client: Client) -> Fields:
+        """Describe the transaction of an id; its topics are those that the client may see."""
         try:
             self._services.check(client, Right("DESCRIBE", "TRANSACTIONAL_ID", (transactional_id,)))
             if not transactional_id:
@@ -183,6 +185,7 @@ class AdminTransactions:
         return {"markers": markers}
 
     async def _abort(self, marker: Any, tp: TopicPartition, version: int) -> ErrorCode:
+        """Abort the open data of a producer in one partition (WriteTxnMarkers); return the code."""
         services = self._services
         try:
             view = await services.freshness.head()

@@ -160,6 +160,7 @@ class Coordinator(ABC, Generic[G]):
         live.timer = asyncio.get_running_loop().call_at(deadline / 1000, self._tick, live)
 
     def _tick(self, live: Live[G]) -> None:
+        """Handle the timer of a group: hand it over, end timeouts, or restart them if the process was paused."""
         live.timer = None
         now = max(self._now(), live.timer_at)
         if not self._coordinates(live.name):

@@ -93,6 +93,7 @@ class GroupOffsets:
         return checked
 
     async def _group_offset(self, topic: Any, partition: Any, client: Client) -> GroupOffset:
+        """Check an offset of a request: rights, topic, partition and metadata; return it for the commit."""
         name = field_value(topic, "name")
         if name is not None:
             self._services.check(client, read_topics([name]))
@@ -133,6 +134,7 @@ class GroupOffsets:
     def _group(
         self, view: View, requested: Any, version: int, client: Client, *, requires_stable: bool
     ) -> Mapping[str, Any]:
+        """Return the committed offsets of one group, of the requested topics or all, or the code that refuses it."""
         group = view.groups.get(requested.group_id) or Group()
         try:
             self._services.check(client, Right("DESCRIBE", "GROUP", (requested.group_id,)))
@@ -207,6 +209,7 @@ def commit_response_topics(
 
 
 def _committed_fields(group: Group, tp: TopicPartition, code: ErrorCode, *, requires_stable: bool) -> Fields:
+    """Return the committed offset of a partition; -1 without one, or with a code, also if it is not stable."""
     if code is not ErrorCode.none:
         return _without_offset(tp.partition, code)
     if requires_stable and any(tp in offsets for offsets in group.pending.values()):

@@ -515,6 +515,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    """Yield the blocks of the framing that Java's snappy library writes: each has its length before it."""
     at = 0
     while at < len(data):
         (size,) = struct.unpack_from(">i", data, at)

@@ -76,6 +76,7 @@ def _hadoop_path(folder: str) -> str:
 
 
 def _row_of(number: int, file: ListedFile) -> str:
+    """Return a file as a line of the log of Spark's file sink."""
     return json.dumps(
         {
             "path": file.url,

@@ -235,6 +235,7 @@ class _FileFrame:
                 return _required_column(column) if required else _stored_column(self._schema.field(column))
 
     def _event_time(self, name: str | None, default: OfFile) -> str:
+        """Return the SQL of an event time: that of the column; where it is null, that of the file."""
         latest = f"timestamp_millis({self._per_file(default)})"
         if name is None:
             return latest

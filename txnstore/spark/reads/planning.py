@@ -165,6 +165,7 @@ def _read_cost(part: Slice) -> int:
 
 
 def _slices_of_topic(connection: Connection, view: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
+    """Yield the visible slices of a topic between the bounds of the options; warn of blocked records."""
     tps = find_partitions(view, topic, options.partitions)
     for offsets in (options.start, options.end):
         check_partitions(view, offsets)
@@ -195,6 +196,7 @@ def _partition_bounds(connection: Connection, view: View, tp: TopicPartition, op
     earliest, latest = partition.log_start, partition.high_watermark
 
     def bound(option: str, offsets: Offsets, moment: int | None, default: int) -> int:
+        """Return the offset that an option means: by time, else by offset, else the default."""
         if moment is not None:
             at_time = offset_for_time(connection.objects, view, tp, options.isolation, moment)
             return at_time.offset if at_time is not None else latest

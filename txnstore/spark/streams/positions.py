@@ -256,6 +256,7 @@ def is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
 
 
 def _missing_partition_losses(position: Position, logs: Logs) -> list[str]:
+    """Describe partitions that the stream has read and that it would not read any more."""
     names = {tp.topic for tp in position.end} - set(logs.topic_ids)
     excluded = [
         tp

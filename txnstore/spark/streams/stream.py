@@ -273,6 +273,7 @@ class Stream:
         }
 
     def _commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets to a group, outside of a transaction."""
         if not offsets:
             return
         ids = self._logs.topic_ids
@@ -314,6 +315,7 @@ class Stream:
         return [tp for name in self._existing_topics(view) for tp in find_partitions(view, name, numbers)]
 
     def _logs_of(self, view: View) -> Logs:
+        """Return the offsets that a view shows of the partitions of the stream."""
         read = self._options.read
         logs = {}
         for tp in self._existing_partitions(view):
@@ -326,6 +328,7 @@ class Stream:
     # Checks -----------------------------------------------------------------------------------------------------------
 
     def _check_store(self, position: Position) -> None:
+        """Refuse the checkpoint of a stream from another store."""
         if position.store_id != self._connection.store_id:
             msg = (
                 f"the checkpoint is of a stream from the store with id {position.store_id}, but {self._connection.url} "

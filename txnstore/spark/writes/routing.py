@@ -109,6 +109,7 @@ class SegmentRouter:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _route_chunk(self) -> None:
+        """Route the collected rows to their partitions, and upload the largest buffers beyond the bound."""
         tables, self._chunk, self._chunk_rows = self._chunk.tables, _RowBuffer(), 0
         if not tables:
             return

@@ -257,6 +257,7 @@ def status_of_code(code: str) -> int | None:
 
 
 def _cause_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, at most ten."""
     # Not the context: it may be an earlier error that the caller was handling when it retried.
     link: BaseException | None = error
     for _ in range(10):

@@ -123,6 +123,7 @@ class _FsspecProtocol:
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise UnknownOptionError for an option that obstore does not have."""
     for prefix, settings, known in (
         ("", options, _OPTIONS),
         ("client_kwargs ", options.get("client_kwargs") or {}, _CLIENT),
@@ -149,6 +150,7 @@ def _check_config(endpoint: str, config: Any) -> None:
 
 
 def _check_parameters(additional: Mapping[str, Any]) -> None:
+    """Raise UnknownOptionError for a parameter of requests that obstore cannot send: all but encryption."""
     for name, value in additional.items():
         if name not in _ENCRYPTION:
             raise UnknownOptionError(f"s3_additional_kwargs {name}")

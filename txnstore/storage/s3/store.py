@@ -184,6 +184,7 @@ class S3Store:
         return self._root + check_key(key)
 
     def _object_infos(self, listed: Sequence[Found]) -> Iterator[ObjectInfo]:
+        """Yield the listed objects by their keys in the store, without those that it cannot have written."""
         for item in listed:
             key = item.key[len(self._root) :]
             try:

@@ -75,6 +75,7 @@ class StoredCuts:
         self._refreshed_at = 0
 
     def newest(self, *, uncached: bool = False) -> Newest:
+        """Return the newest cut, published first if it is too old; ``uncached``: forget the one read last."""
         stale = self._freshness.ensure() if self._freshness is not None else None
         now = self._uptime()
         with self._lock:

@@ -122,6 +122,7 @@ class Router:
             return RefusedError(500, "ServiceFailureException", str(error)).response
 
     def _check_token(self, request: Request) -> None:
+        """Refuse a request without one of the tokens, if the server has any."""
         if not self._tokens:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -133,6 +134,7 @@ class Router:
             raise RefusedError(401, "NotAuthorizedException", msg, (("WWW-Authenticate", "Bearer"),))
 
     def _answer(self, request: Request) -> Response:
+        """Answer a request by its route; a write is refused."""
         if request.method not in {"GET", "HEAD"} | _WRITES:
             raise RefusedError(501, "UnsupportedOperationException", "the method of the request is not known")
         segments, query = _parse_target(request.target)
@@ -207,6 +209,7 @@ class Router:
         return Response(200, encode({"namespaces": [] if parent else [[NAMESPACE]]}), visible.headers)
 
     def _table(self, request: Request, prefix: str, namespace: str, name: str) -> Response:
+        """Load a table, once more without the cache if its metadata was deleted; say why it cannot be loaded."""
         visible = self._visible_in(prefix, namespace)
         response = self._load_response(request, visible, name)
         if response is not None:
@@ -251,6 +254,7 @@ def _visible_at_newest(newest: Newest) -> _VisibleTables:
 
 
 def _visible_at(cut: CutDocument | None, headers: tuple[tuple[str, str], ...] = ()) -> _VisibleTables:
+    """Return the tables that a cut shows, with the properties of their namespace."""
     if cut is None:
         return _VisibleTables(0, {}, {"txnstore.cut": "0"}, headers)
     tables = {name: table for name, table in cut.tables.items() if not table.dropped}

@@ -213,6 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise RefusedError(int(code), "BadRequestException", message or "this is no request of HTTP/1.1")
 
     def _send(self, response: Response) -> None:
+        """Send a response, within the time for all of its bytes."""
         # The timeout of the socket bounds the whole response: sendall applies it to all bytes together.
         self.request.settimeout(self.server.limits.response_s)
         self.send_response(response.status)
@@ -286,6 +287,7 @@ class CatalogServer(ThreadingHTTPServer):
             return RefusedError(500, "ServiceFailureException", "the server has an error: see its log").response
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread, or refuse it if there are too many."""
         if not self._admit(request):
             self._refuse(request)
             return

@@ -67,6 +67,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
         request: Request,
         client: Client,
     ) -> Fields:
+        """Check the right to the group, load it, and handle a request; an error has the form of its response."""
         try:
             self._services.check(client, read_group(request.body.group_id))
             live = await self._live(request.body.group_id)
@@ -241,6 +242,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
                 action.token.set_result(action.response)
 
     async def _store(self, live: Live[ClassicGroup], command: StoreGeneration) -> None:
+        """Commit a generation; on an error drop the group, which is loaded again as it is stored."""
         code = ErrorCode.none
         try:
             await self._services.commits.submit(command, None)

@@ -177,6 +177,7 @@ class ClassicGroup:
             self._restore(stored)
 
     def _restore(self, group: Group) -> None:
+        """Take over a stored group: its members are stable, and their session timeouts begin now."""
         self._stored = group.generation
         self.generation = max(group.generation, 0)
         classic = group.classic
@@ -396,6 +397,7 @@ class ClassicGroup:
     # --- joining ------------------------------------------------------------------------------------------------------
 
     def _join_error(self, request: JoinGroupRequest) -> ErrorCode:
+        """Return the code that refuses a JoinGroup, or NONE."""
         min_ms, max_ms = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
         if not min_ms <= _ms(request.session_timeout) <= max_ms:
             return ErrorCode.invalid_session_timeout
@@ -432,6 +434,7 @@ class ClassicGroup:
         return request.protocol_type == self._protocol_type and any(common)
 
     def _member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Return the code for a request with this member id and instance id: fenced, unknown, or NONE."""
         if instance_id is not None:
             current = self._static.get(instance_id, "")
             # FENCED_INSTANCE_ID ends a client, and the only one of its name must live: its newer id may have been lost
@@ -450,6 +453,7 @@ class ClassicGroup:
         self._complete_if_joined()
 
     def _join_new(self, request: JoinGroupRequest, client_id: str, client_host: str, token: Token) -> None:
+        """Handle a JoinGroup without a member id: replace a static member, demand an id (KIP-394), or add it."""
         instance_id = _instance_id(request)
         if instance_id is not None:
             # The number orders the ids of one instance id, even if two coordinators have assigned them.
@@ -466,6 +470,7 @@ class ClassicGroup:
             self._add(request, member_id, client_id, client_host, token)
 
     def _add(self, request: JoinGroupRequest, member_id: str, client_id: str, client_host: str, token: Token) -> None:
+        """Add a new member, the first one as leader, and begin a rebalance."""
         self._pending.pop(member_id, None)
         if not self._members:
             self._protocol_type = request.protocol_type
@@ -488,6 +493,7 @@ class ClassicGroup:
         self._rebalance(_reason(f"{member_id} joined", request))
 
     def _rejoin(self, request: JoinGroupRequest, member: _Member, token: Token) -> None:
+        """Handle a JoinGroup of a member: repeat the response if nothing has changed, else begin a rebalance."""
         same_protocols = _protocols(request) == member.protocols
         # The leader of a stable group joins because something else has changed that concerns the assignment.
         is_leader_of_stable = self.state is State.STABLE and member.member_id == self._leader
@@ -627,6 +633,7 @@ class ClassicGroup:
     # --- syncing and leaving ------------------------------------------------------------------------------------------
 
     def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:
+        """Return the code that refuses a SyncGroup, or NONE."""
         code = self._member_error(request.member_id, _instance_id(request))
         if code:
             return code
@@ -703,6 +710,7 @@ class ClassicGroup:
             self._leader = next(iter(self._members), "")
 
     def _update(self, member: _Member, request: JoinGroupRequest, token: Token) -> None:
+        """Replace the protocols and timeouts of a member by those of a JoinGroup, which waits for its response now."""
         self._supported.subtract(_protocol_names(member.protocols))
         member.protocols = _protocols(request)
         self._supported.update(_protocol_names(member.protocols))

@@ -97,6 +97,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         )
 
     async def _handle_heartbeat(self, message: MemberHeartbeat, owned: Owned, client_id: str, client: Client) -> Fields:
+        """Join or change the member if the request demands it, record what it holds, and return its assignment."""
         name, now = message.group_id, self._now()
         live, group = self._live(name), self._group(name)
         stored = member_of_request(group, live.group, message, owned)
@@ -140,6 +141,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         membership: Membership,
         stored: Member | None,
     ) -> Fields:
+        """Keep the member, and return its fields, with the assignment if it has changed or the request was full."""
         if stored is not None and stored.member_id != membership.member_id:
             live.group.members.pop(stored.member_id, None)
         live.group.members[membership.member_id] = kept_member
@@ -168,6 +170,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         return {name: topics[name].partitions if name in topics else 0 for name in sorted(names)}
 
     async def _handle_leave(self, message: MemberHeartbeat, client: Client) -> Fields:
+        """Remove a member; a static one that leaves for now only releases its partitions."""
         name = message.group_id
         live, group = self._live(name), self._group(name)
         member = member_of_request(group, live.group, message, None)
