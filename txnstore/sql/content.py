@@ -67,6 +67,7 @@ class ContentCache:
         return task.result()
 
     def _keep(self, path: str, content: Content) -> None:
+        """Cache contents, and drop those used least recently beyond the bound."""
         if path not in self._recent:
             self._bytes += len(content.data)
         self._recent[path] = content

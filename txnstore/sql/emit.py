@@ -59,6 +59,7 @@ def _root(objects: ObjectStore) -> str:
 
 
 def _reason(segment: Segment) -> str:
+    """Say why DuckDB alone cannot read a segment, and what to change."""
     if segment.is_range:
         return (
             f"DuckDB cannot read a part of {segment.object}. "

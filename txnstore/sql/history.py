@@ -145,6 +145,7 @@ class EntryHistory:
         return from_rows(LOG, (row for tp in sorted(known) for row in _log_rows(tp, known[tp], view)))
 
     def _read(self) -> list[_ReadEntry]:
+        """Return the newest entries of all chains, read at the first call."""
         with self._lock.own:
             if self._entries is None:
                 ranges = newest(self._heads, self._count, self._deletable_up_to())

@@ -301,6 +301,7 @@ def _producer_rows(view: View) -> Iterator[Row]:
 
 
 def _group_rows(view: View) -> Iterator[Row]:
+    """Yield the committed offsets of each group, then the pending ones of transactions."""
     for group_id, group in sorted(view.groups.items()):
         generations = [(None, group.offsets), *sorted(group.pending.items())]
         for producer_id, offsets in generations:
@@ -313,6 +314,7 @@ def _group_rows(view: View) -> Iterator[Row]:
 
 
 def _member_rows(view: View) -> Iterator[Row]:
+    """Yield the members of each group; those of a classic group as its gateway has stored them."""
     for group_id, group in sorted(view.groups.items()):
         for member_id, member in sorted(group.members.items()):
             assigned, target = ([tp._asdict() for tp in tps] for tps in (member.assigned, member.target))

@@ -202,6 +202,7 @@ class _Database:
             self._show_inspection(cursor, connection, isolation, view)
 
     def _move(self, view: View) -> None:
+        """Make a view the current one, and forget the topics that it does not have."""
         if self._view is view:
             return
         if self._view is None or self._view.topics is not view.topics:
@@ -234,6 +235,7 @@ class _Database:
         isolation: Isolation,
         seen: tuple[object, ...],
     ) -> _TopicView:
+        """Plan the view of a topic, and create it in a schema of its own unless an equal one exists."""
         assert self._view is not None
         plan = plan_topic(connection, topic, self._view, isolation)
         if plan.refused is not None:
@@ -254,6 +256,7 @@ class _Database:
     def _show_inspection(
         self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, view: View
     ) -> None:
+        """Let a cursor read the schema ``txn`` as of a view."""
         if self._inspected is not view:
             self._states += 1
             self.files.keep(inspection_files(_folder(self._states), connection, view))

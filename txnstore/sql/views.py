@@ -188,6 +188,7 @@ class _Branch:
         return f"SELECT {columns}\nFROM {source}{where}"
 
     def _column(self, name: str) -> str:
+        """Return the SQL of a column, by where its values come from."""
         match self._group.values[name]:
             case Constant(text):
                 return literal(text)
