@@ -76,7 +76,7 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
     if present is not None and chosen in (None, present.store_id):
         return _identify_named(connection, present, ids, chains)
     if present is not None:
-        damage = f"it store_keys the store {present.store_id}"
+        damage = f"it names the store {present.store_id}"
     contents = _contents_of_stores(connection, ids) if len(ids) > 1 else ()
     if chosen is None and len(ids) != 1:
         return Identified(None, None, _identity_loss(connection, damage, contents), contents, choices=contents)
@@ -118,7 +118,7 @@ def recover_command(connection: Connection) -> str:
 def _identify_named(
     connection: Connection, document: StoreDocument, ids: Sequence[str], chains: int | None
 ) -> Identified:
-    """Identify the store that ``store.json`` store_keys, unless the objects here belong to another one."""
+    """Identify the store that ``store.json`` names, unless the objects here belong to another one."""
     store_keys = Keys(document.store_id)
     contents = _contents_of_stores(connection, ids) if set(ids) - {document.store_id} else ()
     if connection.objects.list(store_keys.chain(CATALOG), limit=1) or not (

@@ -532,7 +532,7 @@ class _Connection:
         """Return the response; None if none is sent: the client's input has ended, which cancels a waiting fetch."""
         if request.api != Api.FETCH:
             return await self._response(request, None)
-        if self._stream.has_ended:
+        if self._input_has_ended():
             self._drop_responses()
             return None
         self._fetch = asyncio.get_running_loop().create_task(self._response(request, None))
@@ -540,13 +540,17 @@ class _Connection:
             await asyncio.wait({self._fetch})
             if not self._fetch.cancelled():
                 return self._fetch.result()
-            if self._stream.has_ended:
+            if self._input_has_ended():
                 self._drop_responses()
                 return None
             raise ConnectionAbortedError("the fetch was cancelled while its client was still connected")
         finally:
             self._fetch.cancel()
             self._fetch = None
+
+    def _input_has_ended(self) -> bool:
+        """Whether nothing more arrives; a call, as the value changes while a fetch waits."""
+        return self._stream.has_ended
 
     async def _response(
         self, request: Request, result: Fields | Built | Awaitable[Fields | None] | None
