@@ -1,10 +1,10 @@
-"""How a clean divides its memory limit."""
+"""How a merge or a clean divides its memory limit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnstore.segment.codec import ROW_GROUP_BYTES
+from txnstore.segment import codec
 
 #: The least memory in bytes with which a clean runs, and the default.
 MIN_MEMORY, DEFAULT_MEMORY = 128 << 20, 1 << 30
@@ -15,7 +15,7 @@ _FEW_THREADS_BELOW = DEFAULT_MEMORY
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The shares of the parts of a clean.
+    """The shares of the parts of a merge or a clean.
 
     Attributes:
         limit: The memory of all of them in bytes.
@@ -36,7 +36,7 @@ class Memory:
     @property
     def rows(self) -> int:
         """The bytes of the rows that are filtered, hashed and encoded at a time: those of a new row group, too."""
-        return min(ROW_GROUP_BYTES, self.limit // 16)
+        return min(codec.ROW_GROUP_BYTES, self.limit // 16)
 
     @property
     def few_threads(self) -> bool:
