@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
@@ -658,16 +659,27 @@ def create_connection(
         msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)
     connection = open_connection(objects, principal=principal, runtime=runtime)
-    count = len(connection.chains)
-    if chains is not None and count != chains:
-        has = f"{count} chain{'s' if count > 1 else ''}"
-        msg = f"the store at {redact(objects.url)} has {has}, not {chains}; the number of chains cannot be changed"
-        raise InvalidConfigError(msg)
-    if transaction_max_timeout is not None and connection.transaction_max_timeout_ms != limit:
-        has = f"a transaction.max.timeout.ms of {connection.transaction_max_timeout_ms}"
-        msg = f"the store at {redact(objects.url)} has {has}, not of {limit}; it cannot be changed"
-        raise InvalidConfigError(msg)
+    with _closing_on_error(connection):
+        count = len(connection.chains)
+        if chains is not None and count != chains:
+            has = f"{count} chain{'s' if count > 1 else ''}"
+            msg = f"the store at {redact(objects.url)} has {has}, not {chains}; the number of chains cannot be changed"
+            raise InvalidConfigError(msg)
+        if transaction_max_timeout is not None and connection.transaction_max_timeout_ms != limit:
+            has = f"a transaction.max.timeout.ms of {connection.transaction_max_timeout_ms}"
+            msg = f"the store at {redact(objects.url)} has {has}, not of {limit}; it cannot be changed"
+            raise InvalidConfigError(msg)
     return connection
+
+
+@contextmanager
+def _closing_on_error(connection: Connection) -> Iterator[None]:
+    """Close a new connection that its caller does not get, because the block raises: its threads end with it."""
+    try:
+        yield
+    except Exception:
+        connection.close()
+        raise
 
 
 def _max_timeout_ms(seconds: float) -> int:
@@ -712,21 +724,27 @@ def open_connection(
     """Connect to the store on these objects, and read it; :func:`txnstore.open` describes the arguments."""
     principal = principal_of(principal)
     connection = Connection(objects, read_only=read_only, runtime=runtime, checked=False, principal=principal)
-    connection.load()
-    if not read_only:
-        try:
-            connection.check_storage()
-        except StorageFullError as error:
-            # The store can be read, and a vacuum may free some space; a write checks the storage first.
-            _LOG.warning("opened on a full disk: %s", error, extra={"url": redact(objects.url), "error": str(error)})
-        except StorageRefusedError as error:
-            # The store could be read, so the permission to write is missing.
-            msg = (
-                f"{error} Without permission to write, open the store with read_only=True; commands that only read, "
-                "such as `txnstore consume`, do so by themselves."
-            )
-            raise StorageRefusedError(msg) from error.__cause__
+    with _closing_on_error(connection):
+        connection.load()
+        if not read_only:
+            _check_storage(connection)
     return connection
+
+
+def _check_storage(connection: Connection) -> None:
+    """Check the storage of a store that is opened to be written."""
+    try:
+        connection.check_storage()
+    except StorageFullError as error:
+        # The store can be read, and a vacuum may free some space; a write checks the storage first.
+        _LOG.warning("opened on a full disk: %s", error, extra={"url": redact(connection.url), "error": str(error)})
+    except StorageRefusedError as error:
+        # The store could be read, so the permission to write is missing.
+        msg = (
+            f"{error} Without permission to write, open the store with read_only=True; commands that only read, such "
+            "as `txnstore consume`, do so by themselves."
+        )
+        raise StorageRefusedError(msg) from error.__cause__
 
 
 def open_to_read(objects: ObjectStore, principal: str | None = None) -> Connection:
@@ -736,5 +754,6 @@ def open_to_read(objects: ObjectStore, principal: str | None = None) -> Connecti
     The check that the storage supports create-if-absent is deferred until that first write.
     """
     connection = Connection(objects, checked=False, principal=principal_of(principal))
-    connection.load()
+    with _closing_on_error(connection):
+        connection.load()
     return connection
