@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,7 +214,8 @@ class _Merges:
             report.leave(topic, partitions)
         except Exception as error:  # noqa: BLE001 - of this topic only
             if isinstance(error, CorruptionError):
-                error = self._replacements.reason(topic, plans, error)
+                with suppress(TxnStoreError):  # A chain that cannot be read does not tell why: it is damage until then.
+                    error = self._replacements.reason(topic, plans, error)
             report.leave(topic, partitions, error)
             older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
             if older and isinstance(error, CorruptionError):

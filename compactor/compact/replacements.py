@@ -15,6 +15,7 @@ from txnstore.compactor.compact.failures import RefusedObjectError
 from txnstore.compactor.compact.merge_plan import Plan
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Partition
 from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments, check_revision, check_version
 from txnstore.core.model import Command, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
@@ -146,16 +147,22 @@ class Replacements:
             now = self._chains[CATALOG].refresh().topics.get(topic.name)
             if now is None or (now.topic_id, now.version) != (topic.topic_id, topic.version):
                 return CompactionConflictError(f"topic {topic.name!r} was altered since the plan was made: {error}")
-        elif is_missing(error) and any(self._is_overtaken(plan) for plan in plans):
-            return CompactionConflictError(str(error))
+        elif is_missing(error):
+            by_chain: dict[int, list[Plan]] = {}
+            for plan in plans:
+                by_chain.setdefault(chain_of_partition(plan.tp, len(self._chains)), []).append(plan)
+            for number, its_plans in by_chain.items():  # No other chain: one that cannot be read stops none of these.
+                partitions = self._chains[number].refresh().partitions
+                if any(_is_overtaken(partitions.get(plan.tp), plan) for plan in its_plans):
+                    return CompactionConflictError(str(error))
         return error
 
-    def _is_overtaken(self, plan: Plan) -> bool:
-        """Whether the log no longer contains the batches of a plan, so that a vacuum may have deleted a source.
 
-        A plan without batches reads nothing, so nothing of it can be missing.
-        """
-        log = self._chains.view().log(plan.tp)
-        if log is None or not plan.removed:
-            return log is None
-        return tuple(log.batches.overlapping(plan.removed[0].base_offset, plan.removed[-1].limit)) != plan.removed
+def _is_overtaken(log: Partition | None, plan: Plan) -> bool:
+    """Whether a log no longer contains the batches of a plan, so that a vacuum may have deleted a source.
+
+    A plan without batches reads nothing, so nothing of it can be missing.
+    """
+    if log is None or not plan.removed:
+        return log is None
+    return tuple(log.batches.overlapping(plan.removed[0].base_offset, plan.removed[-1].limit)) != plan.removed

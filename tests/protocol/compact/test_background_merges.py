@@ -44,6 +44,7 @@ from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Partition
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import Map, Outcome, TopicPartition
+from txnstore.core.routing import chain_of_partition
 from txnstore.core.state import replace
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.errors import (
@@ -82,6 +83,11 @@ def everything(store: Store) -> dict[str, list[dict[str, Any]]]:
 def merged(store: Store, tp: TopicPartition = T0) -> list[int]:
     """The numbers of records of the batches of a partition that are not inlined."""
     return [batch.records for batch in batches(store, tp) if not batch.segment.inlined]
+
+
+def entries_of(objects: MemoryStore, chain: int) -> list[str]:
+    """The entries of a chain, in their order."""
+    return sorted(item.key for item in objects.list("chains/") if f"/{chain:04}/entries/" in item.key)
 
 
 def sound(store: Store) -> None:
@@ -600,6 +606,32 @@ def test_a_damaged_topic_holds_no_other_one_up(clock: ManualClock, objects: Memo
         objects.put(key, intact)
         assert merge_now(store).batches == 4
         sound(store)
+
+
+def test_a_lost_segment_beside_a_damaged_chain_holds_no_other_topic_up(clock: ManualClock) -> None:
+    """Whether another process has replaced the lost one, only its own chain is asked, and no answer is no error."""
+    objects = MemoryStore(clock=clock)
+    with new_store(clock, objects, chains=2) as store:
+        for name in ("a", "z"):
+            store.create_topic(name, partitions=8)
+        first, second = ([n for n in range(8) if chain_of_partition(TopicPartition("a", n), 2) == c] for c in range(2))
+        for _ in range(8):
+            send(store, numbers(1), "a", first)
+            merge_now(store)
+        lost = batches(store, TopicPartition("a", first[0]))[0].segment.object
+        others = [n for n in range(8) if chain_of_partition(TopicPartition("z", n), 2) == 0]
+        send(store, numbers(2), "a", first)
+        send(store, numbers(2), "z", others)
+        with reopen(store, clock) as other:
+            send(other, numbers(1), "a", second)
+        newest = entries_of(objects, 1)[-1]
+        objects.delete([lost])
+        objects.put(newest, b"{damaged")
+        connection_of(store).objects.forget()
+        report = merge_quietly(store)
+        assert [str(error) for error in report.errors if lost not in str(error)] == []
+        assert report.damaged
+        assert report.batches == 2 * (len(first) + len(others))
 
 
 def test_what_a_vacuum_deleted_after_another_merge_is_no_damage(clock: ManualClock) -> None:
