@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.log.model import Batch, Partition
@@ -15,7 +16,8 @@ from txnstore.core.log.slices import Slice, whole_batch
 from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.model import TopicPartition
 
-#: ``retention.ms`` has this many periods. A compaction makes records outlive their retention by one of them at most.
+#: ``retention.ms`` and ``min.compaction.lag.ms`` have this many periods each. A merge makes records outlive their
+#: retention, or wait for a clean after the lag, by one of them at most.
 PERIODS = 8
 
 
@@ -87,17 +89,18 @@ class LogOfMerges:
     def runs(self, batches: Iterable[Batch], kind: Callable[[Batch], Hashable]) -> Iterator[list[Batch]]:
         """Adjacent batches of one kind that may become one batch; those of the kind None stand between runs.
 
-        A batch is clean or dirty as a whole, no record outlives its retention because it is merged with later ones, and
-        a cleaned segment with tombstones stays, because a merge would lose their delete horizons.
+        A batch is clean or dirty as a whole, no record outlives its retention, or waits for a clean, because it is
+        merged with later ones, and a cleaned segment with tombstones stays, because a merge would lose their delete
+        horizons.
         """
         run: list[Batch] = []
         of_run: Hashable = None
-        latest: int | None = None
+        latest: Periods | None = None
         for batch in batches:
             own_kind = kind(batch) if batch.delete_horizon is None else None
-            own = period(batch, self._config) if not self.is_aborted(batch) else None
+            own = None if self.is_aborted(batch) else periods(batch, self._config, self._log.clean_until)
             crosses = bool(run) and run[-1].base_offset < self._log.clean_until <= batch.base_offset
-            later = own is not None and latest is not None and own > latest
+            later = own is not None and latest is not None and own.is_after(latest)
             if run and (own_kind != of_run or crosses or later):
                 yield run
                 run, latest = [], None
@@ -114,25 +117,40 @@ class LogOfMerges:
         return MergePlan(self._tp, removed, sources, revision=self._log.revision)
 
 
-def period(batch: Batch, config: TopicConfig) -> int:
-    """The number of the period with the newest record of a batch; the same for all without a retention by age.
+class Periods(NamedTuple):
+    """The numbers of the periods with the newest record of a batch; 0 where a setting has no periods.
 
-    A batch goes when its newest record is old enough, after all batches before it. So a batch lives no longer if one of
-    an earlier period is joined to it, and not much longer if it is one of the same period. A joined batch is of the
-    same period again: later compactions do not add up.
+    A batch is deleted when its newest record is old enough, after all batches before it; a dirty one is cleaned when
+    its newest record is. So a batch waits no longer if one of an earlier period is joined to it, and not much longer if
+    it is one of the same period. A joined batch is of the same period again: later merges do not add up.
     """
-    if not config.deletes or config.retention_ms < 0:
-        return 0
-    return batch.max_timestamp // max(1, config.retention_ms // PERIODS)
+
+    retention: int
+    lag: int
+
+    def is_after(self, other: Periods) -> bool:
+        """Whether one of the periods is a later one."""
+        return self.retention > other.retention or self.lag > other.lag
+
+
+def periods(batch: Batch, config: TopicConfig, clean_until: int | None = None) -> Periods:
+    """The periods of a batch; ``clean_until``: the cleaner checkpoint of its log, None if the batch is clean."""
+    retention = lag = 0
+    if config.deletes and config.retention_ms >= 0:
+        retention = batch.max_timestamp // max(1, config.retention_ms // PERIODS)
+    is_dirty = clean_until is not None and batch.base_offset >= clean_until
+    if config.compacts and config.min_compaction_lag_ms > 0 and is_dirty:
+        lag = batch.max_timestamp // max(1, config.min_compaction_lag_ms // PERIODS)
+    return Periods(retention, lag)
 
 
 def by_period(sources: Iterable[Slice], config: TopicConfig) -> list[tuple[Slice, ...]]:
     """The sources of each batch that a compaction may write, in order."""
     groups: list[list[Slice]] = []
-    latest = 0
+    latest = Periods(0, 0)
     for source in sources:
-        own = period(source.batch, config)
-        if not groups or own > latest:
+        own = periods(source.batch, config)
+        if not groups or own.is_after(latest):
             groups.append([])
             latest = own
         groups[-1].append(source)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.compactor.compact.merge_plan import LogOfMerges, MergePlan, period
+from txnstore.compactor.compact.merge_plan import LogOfMerges, MergePlan, Periods, periods
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Layout, Partition, Segment
 from txnstore.core.model import TopicPartition, items_of
@@ -83,7 +83,7 @@ def _of_topic(
     tails = {tp: _tail(logs[tp]) for tp in changed}
     if not any(batch.segment.inlined for tail in tails.values() for batch in tail):
         return
-    chosen = _to_merge(tails, config, damaged)
+    chosen = _to_merge(logs, tails, config, damaged)
     if chosen:  # Also what is in them of partitions that have not changed: else they would stay for these.
         tails |= {tp: _tail(log) for tp, log in logs.items() if tp not in tails}
     windows = _windows(tails.values(), chosen)
@@ -145,7 +145,9 @@ def _tail(log: Partition) -> list[Batch]:
     return tail
 
 
-def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, damaged: Collection[str]) -> set[str]:
+def _to_merge(
+    logs: _Logs, tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, damaged: Collection[str]
+) -> set[str]:
     """The objects of merged segments that are merged again now.
 
     A compaction leaves each partition a segment of its own. Were it merged with those of other partitions, the next
@@ -153,14 +155,15 @@ def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, 
     become one with.
     """
     newest: dict[str, tuple[int, Segment]] = {}
-    groups: dict[tuple[TopicPartition, int] | None, set[str]] = {None: set()}
+    groups: dict[tuple[TopicPartition, Periods] | None, set[str]] = {None: set()}
     for tp, tail in tails.items():
         for batch in tail:
             key = batch.segment.object
             if config.has_table and batch.alone:
                 continue  # The table of the topic uses it where it is.
             if _is_merged(batch) and key not in damaged:
-                groups.setdefault((tp, period(batch, config)) if batch.alone else None, set()).add(key)
+                own = (tp, periods(batch, config, logs[tp].clean_until)) if batch.alone else None
+                groups.setdefault(own, set()).add(key)
                 if key not in newest or batch.appended_at > newest[key][0]:
                     newest[key] = batch.appended_at, batch.segment
     for group in groups.values():

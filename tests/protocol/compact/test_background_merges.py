@@ -904,3 +904,28 @@ def test_a_merge_that_a_close_overtakes_ends_with_the_topic(clock: ManualClock) 
         assert report.left == {TopicPartition("u", 0), TopicPartition("v", 0), TopicPartition("v", 1)}
         assert connection.parts_if_open() is None
         assert values(store) == [b"0", b"1"] * 2
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+def test_merges_keep_no_record_from_being_cleaned_after_its_lag(clock: ManualClock, *, in_background: bool) -> None:
+    """CMP-02: a batch is cleaned when its newest record is old enough, so a merge adds no younger ones to it.
+
+    A record of one key each minute, a lag of 40 minutes: 40 records are young, and a period of the lag has five.
+    """
+    minute, lag = 60_000, 40
+    with new_store(clock, MemoryStore(clock=clock)) as store:
+        config = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag * minute, "min.cleanable.dirty.ratio": 0.0}
+        store.create_topic("t", config=config)
+        most = 0
+        for number in range(1, 161):
+            with store.producer() as producer:
+                producer.send("t", b"%d" % number, key=b"k", timestamp=clock())
+            clock.advance(minute)
+            if number % 4 == 0 and in_background:
+                merge_now(store)
+            if number % 8 == 0:
+                store.compact(min_segments=1_000 if in_background else 2, expire=False)
+                most = max(most, len(rows(store)))
+        assert most <= lag + 5 + 8
+        assert len(batches(store, T0)) < 40
+        sound(store)
