@@ -171,6 +171,9 @@ def _ask_to_abort(
     rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in producers]
     if any(item.first_offset is not None for item in producers):
         app.out.plan(rows, _PRODUCER_COLUMNS)
+        for name in sorted({item.transactional_id for item in producers if item.transactional_id is not None}):
+            if store.transaction(name).prepared:
+                app.out.note(f"The transaction of {name!r} is {_PREPARED_WARNING}")
         ask(f"Abort the open records of producer id {producer_id} in {topic}-{number}?")
 
 

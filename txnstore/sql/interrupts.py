@@ -27,9 +27,15 @@ def interruptible(connection: DuckDBPyConnection, call: Callable[[], R]) -> R:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise the ``KeyboardInterrupt`` that an error of DuckDB stands for; return if it is another error."""
+    """Raise the ``KeyboardInterrupt`` that an error of DuckDB stands for; return if it is another error.
+
+    An exception of Python that reached DuckDB is an error of no special class, with the traceback as its text. The text
+    of any other error may have the word, too: from the query, or from a record.
+    """
     import duckdb
 
     text = str(error)
-    if isinstance(error, duckdb.InterruptException) or text == "Query interrupted" or "KeyboardInterrupt" in text:
+    is_of_python = type(error) in (duckdb.Error, RuntimeError)
+    is_raised = is_of_python and text.rstrip().rpartition("\n")[2].startswith("KeyboardInterrupt")
+    if isinstance(error, duckdb.InterruptException) or text == "Query interrupted" or is_raised:
         raise KeyboardInterrupt from error

@@ -156,8 +156,10 @@ class _Database:
         self._schemas: dict[tuple[str, str], str] = {}
         #: The characters of all views, and of the newest ones.
         self._written = self._live = 0
-        #: The view of the store whose inspection tables are in the folder with the number ``_states``.
-        self._inspected: View | None = None
+        #: The view of the store whose inspection tables were kept last, and the number of their folder. Assigned in one
+        #: step after all of them: an interrupt leaves the pair before or the one after.
+        self._inspected: tuple[View, int] | None = None
+        #: The number of the newest folder; it is used once, also if an interrupt keeps it from being shown.
         self._states = 0
         #: The names in each query that only selects; a database serves a limited number of them.
         self._names: dict[str, set[str]] = {}
@@ -257,13 +259,15 @@ class _Database:
         self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, view: View
     ) -> None:
         """Let a cursor read the schema ``txn`` as of a view."""
-        if self._inspected is not view:
+        kept = self._inspected
+        if kept is None or kept[0] is not view:
             self._states += 1
-            self.files.keep(inspection_files(_folder(self._states), connection, view))
-        shown = f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(self._states), view, isolation)}"
+            kept = view, self._states
+            self.files.keep(inspection_files(_folder(kept[1]), connection, view))
+        shown = f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(kept[1]), view, isolation)}"
         if self._inspected is None:  # DuckDB binds a view when it is created, so the variable must have a value.
             self.main.execute(";\n".join([shown, *_inspection_statements()]))
-        self._inspected = view
+        self._inspected = kept
         cursor.execute(shown)
 
 

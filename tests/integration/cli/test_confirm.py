@@ -84,6 +84,9 @@ def test_a_question_about_a_prepared_transaction_says_what_would_be_lost(cli: Cl
     result = cli("txn", command, "two-phase", stdin="n\n", terminal=True)
     assert "'two-phase' is prepared: its external coordinator decides it" in " ".join(result.err.split())
     assert "prepared" not in cli("txn", command, "job", stdin="n\n", terminal=True).err
+    by_partition = ("txn", "abort", "--partition", "orders-0", "--producer-id", str(listed["two-phase"]["producer_id"]))
+    result = cli(*by_partition, stdin="n\n", terminal=True)
+    assert "'two-phase' is prepared: its external coordinator decides it" in " ".join(result.err.split())
     assert _state(cli) == before
 
 

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from tests.helpers.connections import connection_of
-from txnstore.sql import interrupts_raised, read_table
+from txnstore.sql import interrupts_raised, read_table, shared
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 
@@ -51,3 +51,40 @@ def test_each_error_that_duckdb_raises_for_an_interrupt_is_one(error: Exception)
 def test_other_errors_pass() -> None:
     with pytest.raises(duckdb.ParserException), interrupts_raised():
         duckdb.sql("SELEC")
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT * FROM KeyboardInterrupt", "SELECT 'KeyboardInterrupt'::INT", "SELECT decode(value)::INT FROM t"]
+)
+def test_an_error_that_names_an_interrupt_is_none(query: str) -> None:
+    """The word may come from the query, or from a record."""
+    with create_on(MemoryStore()) as store:
+        store.create_topic("t")
+        with store.producer() as producer:
+            producer.send("t", b"KeyboardInterrupt")
+        with pytest.raises(duckdb.Error, match="KeyboardInterrupt"):
+            read_table(connection_of(store), query)
+        with pytest.raises(duckdb.Error, match="KeyboardInterrupt"):
+            store.sql(query).fetchall()
+
+
+def test_an_interrupt_leaves_the_state_that_txn_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of the next state were kept, and not shown: a query of the snapshot before reads its own."""
+    query = "SELECT (SELECT sequence FROM txn.snapshot), (SELECT sum(records) FROM txn.batches)"
+
+    def interrupt(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    with create_on(MemoryStore()) as store:
+        store.create_topic("t")
+        with store.producer() as producer:
+            producer.send("t", b"1").result()
+            before = store.snapshot()
+            expected = store.sql(query, snapshot=before).fetchall()
+            producer.send("t", b"2").result()
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(shared, "_variable", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                store.sql(query)
+        assert store.sql(query, snapshot=before).fetchall() == expected
+        assert store.sql(query).fetchall() != expected
