@@ -19,6 +19,9 @@ _LISTING = re.compile(
     r"|(?:^|[;(])\s*desc\b",
     re.IGNORECASE,
 )
+#: A statement that lists, or the direction of an order. Before the first one there may be comments, which nest, and
+#: whose signs may stand in a text.
+_DESC, _COMMENT_START = re.compile(r"\bdesc\b", re.IGNORECASE), re.compile(r"--|/\*")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[\w$]+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -66,7 +69,7 @@ def is_plain(query: str, statements: list[Any]) -> bool:
     Other statements may create objects or change settings. A listing such as ``SHOW TABLES`` must contain all topics.
     When in doubt, the answer is no.
     """
-    if _LISTING.search(query) or _LISTING.search(_COMMENT.sub(" ", query)):
+    if _LISTING.search(query) or (_DESC.search(query) and _COMMENT_START.search(query)):
         return False
     return all(_kind(statement) == "SELECT" for statement in statements)
 

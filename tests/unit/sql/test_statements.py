@@ -44,3 +44,11 @@ def test_a_function_that_looks_into_the_catalog_runs_alone(name: str) -> None:
 )
 def test_a_query_with_similar_words_is_plain(query: str) -> None:
     assert is_plain(query, [])
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT '/*'; /* */ DESC", "/* /* */ */ DESC", "SELECT '/*', * FROM(/* */DESC SCHEMAS)", "-- a\nDESC"]
+)
+def test_a_listing_behind_a_comment_is_found(query: str) -> None:
+    """Comments nest, and their signs may stand in a text: with any of them the word alone counts."""
+    assert not is_plain(query, [])
