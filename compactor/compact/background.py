@@ -195,11 +195,11 @@ class _Merges:
         self._chain = parts.chains[number]
         self._replacements = Replacements(parts.chains, self._submit_all)
 
-    def merge(self, topic: CatalogTopic, planned: Iterable[MergePlan]) -> None:
-        """Merge a part of a topic into one segment."""
+    def merge(self, topic: CatalogTopic, planned: Sequence[MergePlan]) -> bool:
+        """Merge a part of a topic into one segment; returns whether the sources of all plans could be read."""
         plans = [plan for plan in planned if self._is_current(topic, plan)]
         if not plans:
-            return
+            return not planned
         parts, report, partitions = self._parts, self._report, {plan.tp for plan in plans}
         try:
             self._check_open()
@@ -212,25 +212,24 @@ class _Merges:
             )
         except _ClosedError:
             report.leave(topic, partitions)
+            return False
         except Exception as error:  # noqa: BLE001 - of this topic only
             if isinstance(error, CorruptionError):
                 with suppress(TxnStoreError):  # A chain that cannot be read does not tell why: it is damage until then.
                     error = self._replacements.reason(topic, plans, error)
             report.leave(topic, partitions, error)
             older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
-            if older and isinstance(error, CorruptionError):
-                failures = len(report.failures)
-                self.merge(topic, inlined_only(plans))
-                if len(report.failures) == failures:
-                    report.damaged |= older  # One of them is, which must not keep later commits from being merged.
-        else:
-            commands = [replacement(plan, added, started) for plan, added in zip(plans, merged, strict=True)]
-            for first in range(0, len(commands), _RUNS):
-                some = commands[first : first + _RUNS]
-                refused = self._replacements.submit(topic, some)
-                for tp, reason in refused.items():
-                    report.leave(topic, [tp], reason)
-                report.batches += sum(len(command.removed) for command in some if command.tp not in refused)
+            if older and isinstance(error, CorruptionError) and self.merge(topic, [*inlined_only(plans)]):
+                report.damaged |= older  # One of them is, which must not keep later commits from being merged.
+            return False
+        commands = [replacement(plan, added, started) for plan, added in zip(plans, merged, strict=True)]
+        for first in range(0, len(commands), _RUNS):
+            some = commands[first : first + _RUNS]
+            refused = self._replacements.submit(topic, some)
+            for tp, reason in refused.items():
+                report.leave(topic, [tp], reason)
+            report.batches += sum(len(command.removed) for command in some if command.tp not in refused)
+        return len(plans) == len(planned)
 
     def _is_current(self, topic: CatalogTopic, plan: MergePlan) -> bool:
         """Whether the chain may accept a plan: nothing is uploaded for one that it would refuse."""

@@ -34,12 +34,15 @@ from tests.helpers.inlining import counted_store, inlined, payloads, requests
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.later import append_entry
 from tests.helpers.merging import merge_now, merge_quietly, numbers, send
+from txnstore.catalog.settings import TopicConfig
 from txnstore.chain.codec import encode
 from txnstore.chain.payload import line_of, payload_of
 from txnstore.compactor.compact import background, merge, sources
 from txnstore.compactor.compact import small_commits as planning
 from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
 from txnstore.compactor.compact.memory import Memory
+from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Partition
 from txnstore.core.log.slices import Slice
@@ -685,6 +688,42 @@ def test_a_damaged_entry_leaves_older_segments_to_the_next_merge(store: Store, o
     report = merge_quietly(store)
     assert (report.left, report.damaged) == ({T0, T1}, set())
     assert all("altered" in str(error) for error in report.errors)
+
+
+def test_a_damaged_entry_of_a_partition_that_changes_meanwhile_leaves_older_segments_sound(clock: ManualClock) -> None:
+    """The merge without the older ones did not read the damaged entry: it says nothing about these."""
+    objects = HookStore(clock=clock)
+    with new_store(clock, objects) as store:
+        store.create_topic("t", partitions=2)
+        for number in range(8):
+            send(store, numbers(1, number))
+            merge_now(store)
+        send(store, [b"damaged"], partitions=[0])
+        send(store, [b"intact"], partitions=[1])
+        key = batches(store)[-1].segment.object
+        objects.put(key, objects.get(key).replace(b"damaged", b"altered"))
+        connection = connection_of(store)
+        connection.objects.forget()
+        parts = connection.parts_if_open()
+        assert parts is not None
+        merges = background._Merges(parts, 0, background.BackgroundReport())
+        is_current, asked = merges._is_current, list[TopicPartition]()
+
+        def overtaken(topic: CatalogTopic, plan: MergePlan) -> bool:
+            """After the first merge has failed, another process has deleted a record of the partition."""
+            asked.append(plan.tp)
+            if len(asked) == 3:
+                with reopen(store, clock) as other:
+                    other.delete_records({T0: 1})
+                parts.chains[0].refresh()
+            return is_current(topic, plan)
+
+        merges._is_current = overtaken  # type: ignore[method-assign]
+        state = parts.chains[0].refresh()
+        (planned,) = planning.plan_small_commits(state, Map(), lambda _: TopicConfig())
+        assert not merges.merge(planned.topic, planned.plans)
+        assert merges._report.damaged == set()
+        assert merges._report.batches, "the other partition was merged"
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_RESPONSE])
