@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -63,13 +63,9 @@ class Topics:
 
     async def create(self, request: Request, client: Client) -> Fields:
         """Create topics; each is refused alone."""
-        distinct = {topic.name: topic for topic in request.body.topics}
-        duplicate_keys = duplicates(topic.name for topic in request.body.topics)
-        results = [
-            self._create_or_error(topic, request, client, is_repeated=name in duplicate_keys)
-            for name, topic in distinct.items()
-        ]
-        return {"topics": await asyncio.gather(*results)}
+        return {
+            "topics": await _for_each_topic(request, partial(self._create_or_error, request=request, client=client))
+        }
 
     async def _create_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
         """Create or validate one requested topic; return its fields, with the error if it was refused."""
@@ -219,14 +215,9 @@ class Topics:
     # Partitions -------------------------------------------------------------------------------------------------------
 
     async def create_partitions(self, request: Request, client: Client) -> Fields:
-        """Add partitions to topics."""
-        distinct = {topic.name: topic for topic in request.body.topics}
-        duplicate_keys = duplicates(topic.name for topic in request.body.topics)
-        results = [
-            self._enlarge_or_error(topic, request, client, is_repeated=name in duplicate_keys)
-            for name, topic in distinct.items()
-        ]
-        return {"results": await asyncio.gather(*results)}
+        """Add partitions to topics; each is refused alone."""
+        change = partial(self._enlarge_or_error, request=request, client=client)
+        return {"results": await _for_each_topic(request, change)}
 
     async def _enlarge_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
         """Add partitions to one topic; return its fields, with the error if it was refused."""
@@ -261,3 +252,10 @@ class Topics:
                 raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
             self._check_brokers([each.broker_ids for each in requested.assignments])
         return altered_topic(topic, count)
+
+
+async def _for_each_topic(request: Request, change: Callable[..., Awaitable[Fields]]) -> list[Fields]:
+    """The fields of each topic of a request, changed at the same time; ``is_repeated``: the request names it twice."""
+    distinct = {topic.name: topic for topic in request.body.topics}
+    repeated = duplicates(topic.name for topic in request.body.topics)
+    return await asyncio.gather(*(change(topic, is_repeated=name in repeated) for name, topic in distinct.items()))

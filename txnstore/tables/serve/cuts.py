@@ -71,7 +71,8 @@ class StoredCuts:
         self._lock = threading.Lock()
         #: The newest known cut; None before the first look, or if there is none.
         self._known: CutDocument | None = None
-        #: The time of the last uncached look, in ms of the uptime: all tables may have been deleted and published anew.
+        #: The time of the last uncached look, in ms of the uptime: all tables may have been deleted
+        #: and published again since then.
         self._refreshed_at = 0
 
     def newest(self, *, uncached: bool = False) -> Newest:

@@ -214,7 +214,7 @@ class Router:
         response = self._load_response(request, visible, name)
         if response is not None:
             return response
-        if prefix == _LIVE:  # All tables may have been deleted and published anew: cuts begin at 1.
+        if prefix == _LIVE:  # All tables may have been deleted and published again: cuts begin at 1.
             visible = self._visible_at_prefix(prefix, uncached=True)
             response = self._load_response(request, visible, name)
         if response is None and self._cuts.numbered(visible.number + 1) is None:
