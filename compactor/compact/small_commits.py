@@ -1,15 +1,15 @@
 """Plans what a process merges in its background: the small commits of a chain, from its state alone; no I/O.
 
 A chain that is written in small commits has an inlined batch for each partition of each commit. Those that are decided
-are merged into one segment per topic, with the rows of all partitions. Eight such segments of about the same size
-become one of the next size, up to the last of :data:`_SIZES`: so a topic has few, and a record is written few times.
+are merged into one segment per topic, with the rows of all partitions. Eight such segments with about as many rows
+become one, up to :data:`_LARGEST` bytes: so a topic has few, and a record is written few times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.compact.merge_plan import LogOfMerges, MergePlan, Periods, periods
@@ -18,9 +18,10 @@ from txnstore.core.log.model import Batch, Layout, Partition, Segment
 from txnstore.core.model import TopicPartition, items_of
 from txnstore.core.state import State
 
-#: The sizes of merged segments, in bytes: as many as :data:`_FAN` of one size are merged into one of a larger size.
-_SIZES = (0, 32 << 10, 256 << 10, 2 << 20, 16 << 20)
+#: So many merged segments of a level are merged into one of a higher level, which has so many times as many rows.
 _FAN = 8
+#: The size in bytes of a merged segment from which on it is not merged again.
+_LARGEST = 16 << 20
 #: The maximum size in bytes of the merged segments that are merged again at a time.
 _LARGE = 64 << 20
 #: The maximum size in bytes of the segments in entries that are merged at a time, which are in memory together, and
@@ -175,30 +176,43 @@ def _to_merge(
 
 def _is_merged(batch: Batch) -> bool:
     """Whether a batch is in a segment like those that are written here, which later ones may be merged with."""
-    return batch.layout is not Layout.APPENDED and batch.delete_horizon is None and batch.segment.size < _SIZES[-1]
+    return batch.layout is not Layout.APPENDED and batch.delete_horizon is None and batch.segment.size < _LARGEST
 
 
 def _enough(newest_first: Sequence[Segment]) -> list[Segment]:
-    """The segments of a size, if there are enough, and the smaller ones after the oldest of them.
+    """The segments of a level, if there are enough, and those of lower levels after the oldest of them.
 
-    Each becomes part of a larger size. So a record is written at most once for each size, and there are always fewer
-    than :data:`_FAN` segments of a size, in whatever order they come.
+    Each becomes part of one of a higher level. So a record is written at most once for each level, and there are always
+    fewer than :data:`_FAN` segments of a level, in whatever order they come. Rows count, not bytes: equal rows need as
+    many bytes after a merge as before, so that a level by bytes would never end.
     """
-    for least, limit in reversed([*pairwise(_SIZES)]):
+    levels = [_level(segment.rows) for segment in newest_first]
+    for level in sorted(set(levels), reverse=True):
         run: list[Segment] = []
         size = count = end = 0
-        for segment in newest_first:
-            if segment.size >= limit:
+        for segment, own in zip(newest_first, levels, strict=True):
+            if own > level:
                 continue
             if size + segment.size > _LARGE:
-                return run
+                rows = [each.rows for each in run]
+                if count >= _FAN or sum(rows) >= 2 * max(rows):  # Else the same rows would be written each time.
+                    return run
+                break
             run.append(segment)
             size += segment.size
-            if segment.size >= least:
+            if own == level:
                 count, end = count + 1, len(run)
         if count >= _FAN:
             return run[:end]
     return []
+
+
+def _level(rows: int) -> int:
+    """The level of a segment: the logarithm of the number of its rows."""
+    level = 0
+    while rows >= _FAN:
+        rows, level = rows // _FAN, level + 1
+    return level
 
 
 def inlined_only(plans: Iterable[MergePlan]) -> Iterator[MergePlan]:

@@ -139,7 +139,7 @@ def test_no_record_outlives_its_retention_with_later_ones() -> None:
     assert spans(plan(log(*batches))) == [[(0, 0, 50, 5)]]
 
 
-def test_eight_merged_segments_of_a_size_are_merged_with_the_small_batches() -> None:
+def test_eight_merged_segments_of_a_level_are_merged_with_the_small_batches() -> None:
     parts = [merged(10 * number, f"{number}", at=number) for number in range(8)]
     assert spans(plan(log(*parts[:7], small(70)))) == [[(0, 70, 80, 1)]]
     assert spans(plan(log(*parts, small(80)))) == [[(0, 0, 90, 9)]]
@@ -156,21 +156,22 @@ def test_merged_segments_are_left_by_partitions_that_have_not_changed_too() -> N
 def test_a_larger_segment_between_them_stays_and_ends_nothing() -> None:
     """Else a large commit after each seven small ones would keep all of them from being merged, for good."""
     older = [merged(10 * number, f"o{number}", at=number) for number in range(4)]
-    between = merged(40, "between", 300 * KIB, at=4)
+    between = merged(40, "between", at=4, rows=64)
     newer = [merged(50 + 10 * number, f"n{number}", at=5 + number) for number in range(4)]
     assert spans(plan(log(*older, between, *newer[:3], small(80)))) == [[(0, 80, 90, 1)]]
     assert spans(plan(log(*older, between, *newer, small(90)))) == [[(0, 0, 40, 4), (0, 50, 100, 5)]]
 
 
-def test_segments_of_the_next_size_are_merged_with_the_smaller_ones_after_them() -> None:
-    parts = [merged(10 * number, f"{number}", 300 * KIB, at=number) for number in range(8)]
+def test_segments_of_the_next_level_are_merged_with_the_smaller_ones_after_them() -> None:
+    parts = [merged(10 * number, f"{number}", at=number, rows=64 + number) for number in range(8)]
+    assert spans(plan(log(*parts[1:], merged(80, "s", at=8), small(90)))) == [[(0, 90, 100, 1)]]
     assert spans(plan(log(*parts, merged(80, "s", at=8), small(90)))) == [[(0, 0, 100, 10)]]
 
 
 def test_the_order_of_segments_is_that_of_their_appends_in_all_partitions() -> None:
     """A partition that is seldom written has old segments among its last ones, which end nothing in others."""
     busy = [merged(10 * number, f"{number}", at=100 + number) for number in range(8)]
-    seldom = log(merged(0, "old", 3 * MIB, at=1), small(10))
+    seldom = log(merged(0, "old", at=1, rows=64), small(10))
     assert spans(plan(log(*busy, small(80)), seldom)) == [[(0, 0, 90, 9), (1, 10, 20, 1)]]
     large = [merged(10 * number, f"{9 - number}", 15 * MIB, at=100 + number) for number in range(4)]
     seldom = log(merged(0, "old", 15 * MIB, at=1), small(10))
@@ -182,6 +183,14 @@ def test_segments_that_are_large_together_are_merged_before_there_are_eight() ->
     parts = [merged(10 * number, f"{number}", 15 * MIB, at=number) for number in range(5)]
     assert spans(plan(log(*parts[:4], small(50)))) == [[(0, 50, 60, 1)]]
     assert spans(plan(log(*parts, small(50)))) == [[(0, 10, 60, 5)]]
+
+
+def test_of_segments_that_are_large_together_one_with_most_rows_stays() -> None:
+    """With equal rows those that it becomes part of may be as small as it is, and would be merged again each time."""
+    parts = [merged(10 * number, f"{number}", 15 * MIB, at=number, rows=20) for number in range(8)]
+    parts[6] = replace(parts[6], segment=replace(parts[6].segment, rows=10_000))
+    assert spans(plan(log(*parts[2:], small(80)))) == [[(0, 30, 60, 3), (0, 70, 90, 2)]]
+    assert spans(plan(log(*parts[3:], small(80)))) == [[(0, 80, 90, 1)]]
 
 
 def test_a_segment_of_the_largest_size_is_not_merged_again() -> None:
@@ -246,16 +255,21 @@ def test_the_small_commits_alone_of_a_plan_with_aborted_ones() -> None:
 
 
 class Written:
-    """A topic that is merged after each of many commits."""
+    """A topic that is merged after each of many commits.
 
-    def __init__(self, partitions: int) -> None:
+    Args:
+        size: The size of each merged segment; None: as large as what it was merged from.
+    """
+
+    def __init__(self, partitions: int, size: int | None = None) -> None:
         self.logs = [log() for _ in range(partitions)]
-        self.committed = self.written = 0
+        self.size = size
+        self.committed = self.written = self.committed_rows = self.written_rows = 0
 
     def commit(self, size: int, partitions: Sequence[int]) -> None:
-        """Commit, and merge: a merged segment is as large as what it was merged from."""
-        self.committed += size
+        """Commit, and merge."""
         rows = 10 * len(partitions)
+        self.committed, self.committed_rows = self.committed + size, self.committed_rows + rows
         at = next(_entries)
         segment = replace(small(0, rows, size).segment, object=f"chains/s/0/entries/{at:020}.json")
         for place, number in enumerate(partitions):
@@ -267,8 +281,9 @@ class Written:
 
     def _apply(self, merge: TopicMerge) -> None:
         size, rows = (sum(values) for values in zip(*((p.source_bytes, p.records) for p in merge.plans), strict=True))
+        size = size if self.size is None else self.size
         segment = Segment(f"topics/t/0/{next(_entries)}", "parquet", size, "00", rows, explicit_offsets=True)
-        self.written += size
+        self.written, self.written_rows = self.written + size, self.written_rows + rows
         first = 0
         for each in merge.plans:
             at = max(batch.appended_at for batch in each.removed)
@@ -297,7 +312,7 @@ def _often_tiny(draw: random.Random) -> int:
 
 @pytest.mark.parametrize("size", [_even, _any, _often_tiny])
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_byte_is_written_once_for_each_size_at_most_whatever_the_order_of_commits(
+def test_a_byte_is_written_once_for_each_level_at_most_whatever_the_order_of_commits(
     size: Callable[[random.Random], int], partitions: int
 ) -> None:
     """Also if some commits have one partition, so that their segments have one batch; and few segments are left."""
@@ -306,9 +321,19 @@ def test_a_byte_is_written_once_for_each_size_at_most_whatever_the_order_of_comm
     for _ in range(600):
         topic.commit(size(draw), draw.sample(range(partitions), draw.randint(1, partitions)))
     assert topic.written <= 4 * topic.committed
-    below = [each for each in topic.sizes if each < planning._SIZES[-1]]
+    below = [each for each in topic.sizes if each < planning._LARGEST]
     assert len(below) <= 7 * 4 * partitions
     assert max(map(len, (each.batches for each in topic.logs))) <= 64
+
+
+@pytest.mark.parametrize(("size", "times"), [(KIB, 4), (15 * MIB, 7)])
+def test_a_row_is_written_a_few_times_however_well_it_compresses(size: int, times: int) -> None:
+    """Merged segments of equal rows stay as small as each of them: by their size, each merge would be due again."""
+    topic = Written(1, size)
+    for _ in range(600):
+        topic.commit(KIB, [0])
+    assert topic.written_rows <= times * topic.committed_rows
+    assert len(topic.sizes) <= 7 * 4
 
 
 def test_only_the_end_of_a_log_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
