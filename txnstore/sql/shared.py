@@ -17,6 +17,7 @@ Queries that might list or change the contents of the database get one of their 
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -163,7 +164,7 @@ class _Database:
         self._states = 0
         #: The names in each query that only selects; a database serves a limited number of them.
         self._names: dict[str, set[str]] = {}
-        #: The number of calls, which names the schema of each one.
+        #: The number of calls, each of which leaves a schema.
         self._calls = 0
 
     def is_outdated(self) -> bool:
@@ -197,7 +198,7 @@ class _Database:
         topics = [self._topics[name] for name in sorted(self._topics.keys() & names)]
         schemas = [self._schema(connection, view_name, topic, isolation) for view_name, topic in topics]
         # Objects that a method of the relation creates go to the first schema of the path, which belongs to this call.
-        own = f'"txn call {self._calls}"'
+        own = _unguessable("call")
         self._calls += 1
         cursor.execute(f"CREATE SCHEMA {own}; SET search_path = '{','.join([own, *schemas])}'")
         if "txn" in names:
@@ -245,7 +246,7 @@ class _Database:
         self.files.keep(plan.files)
         schema = self._schemas.get((view_name, plan.select))
         if schema is None:
-            schema = quote(f"txn view {len(self._schemas)}")
+            schema = _unguessable("view")
             with self.files.planning():
                 self.main.execute(
                     f"CREATE SCHEMA IF NOT EXISTS {schema}; "
@@ -269,6 +270,11 @@ class _Database:
             self.main.execute(";\n".join([shown, *_inspection_statements()]))
         self._inspected = kept
         cursor.execute(shown)
+
+
+def _unguessable(kind: str) -> str:
+    """The quoted name of a new schema, which no other call can name: it has tables of one call, or an earlier view."""
+    return f'"txn {kind} {secrets.token_hex(16)}"'
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

@@ -240,6 +240,22 @@ def test_no_call_sees_what_another_one_created_or_set(store: Store) -> None:
         store.sql("SELECT * FROM mine")
 
 
+def test_no_call_guesses_where_another_one_has_its_tables_and_views(store: Store) -> None:
+    """Not by counting: what `relation.create` made, and the topics as an earlier call has seen them."""
+    for name in ("mine", "mine_too"):
+        relation = store.sql("SELECT count(*) AS x FROM orders")
+        relation.create(name)
+        fill(store, "orders", transactions=1, first=1)
+    database = shared_database(connection_of(store))._database
+    assert database is not None
+    found = database.main.sql("SELECT table_schema, table_name FROM information_schema.tables").fetchall()
+    assert {name for _, name in found} == {"mine", "mine_too", "orders"}
+    for number in range(len(found)):
+        for kind, name in (("call", "mine"), ("call", "mine_too"), ("view", "orders")):
+            with pytest.raises(duckdb.CatalogException):
+                store.sql(f'SELECT * FROM "txn {kind} {number}".{name}')
+
+
 def test_the_kept_database_answers_as_a_connection_does(store: Store) -> None:
     """Random appends, aborts and compactions; several topics in one query, at both isolation levels."""
     chance = random.Random(8)
