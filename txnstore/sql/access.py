@@ -56,7 +56,6 @@ def open_database(files: AbstractFileSystem, access: Access) -> duckdb.DuckDBPyC
     return database
 
 
-def lock(database: duckdb.DuckDBPyConnection, access: Access) -> None:
-    """Lock the settings of a database without external access: logs, for example, are files."""
-    if not access.external:
-        database.execute("SET lock_configuration = true")
+def lock(database: duckdb.DuckDBPyConnection) -> None:
+    """Lock the settings of a database, but for its search path: logs, for example, are files."""
+    database.execute("SET lock_configuration = true")

@@ -207,7 +207,8 @@ def open_session(
     try:
         database.execute("CREATE SCHEMA txn")
         session.show(database, snapshot)
-        lock(database, access)
+        if not access.external:
+            lock(database)
     except BaseException:
         database.close()
         raise

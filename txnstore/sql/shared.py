@@ -27,7 +27,7 @@ from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.sql.access import Access, open_database
+from txnstore.sql.access import Access, lock, open_database
 from txnstore.sql.content import ContentCache
 from txnstore.sql.filesystem import SegmentFileSystem
 from txnstore.sql.interrupts import raise_interrupt
@@ -145,6 +145,7 @@ class _Database:
         self.rules = rules
         self.files = SegmentFileSystem(connection.objects, access, ContentCache(CACHE_BYTES))
         self.main = open_database(self.files, access)
+        lock(self.main)  # What one call sets would be set for the next ones. DuckDB lets a cursor set its search path.
         #: The view of the store that the last call showed.
         self._view: View | None = None
         #: Its topics by the lower-case names of their views, each with that name as it is written.

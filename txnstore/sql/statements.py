@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LISTING = re.compile(
     r"\b(?:(?:duckdb|pg|sqlite)_\w*|pragma\w*|information_schema|show|describe|summarize|query|query_table"
     r"|current_schemas?|current_setting|(?:in_)?search_path|has_\w+_privilege|getvariables?|json_execute_\w+"
-    r"|json_serialize_plan|\w+_(?:logging|logs|grammar_extension|external_resource(?:_type)?))\b"
+    r"|json_serialize_plan|\w+_(?:logging|logs|profiling|grammar_extension|external_resource(?:_type)?))\b"
     r"|(?:^|[;(])\s*desc\b",
     re.IGNORECASE,
 )

@@ -240,6 +240,30 @@ def test_no_call_sees_what_another_one_created_or_set(store: Store) -> None:
         store.sql("SELECT * FROM mine")
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_no_call_changes_a_setting_of_the_next_ones(tmp_path: Path, read_only: bool) -> None:
+    with create(tmp_path / "store") as made:
+        made.create_topic("orders")
+    with open_store(tmp_path / "store", read_only=read_only) as store:
+        relation = store.sql("SELECT make_timestamptz(0)::VARCHAR AS x FROM (SELECT count(*) FROM orders)")
+        with pytest.raises(duckdb.Error, match="locked"):
+            relation.query("x", "SET GLOBAL TimeZone = 'America/New_York'")
+        assert store.sql("SELECT make_timestamptz(0)::VARCHAR").fetchall() == [("1970-01-01 00:00:00+00",)]
+        assert relation.fetchall() == [("1970-01-01 00:00:00+00",)]
+
+
+def test_a_read_only_store_profiles_no_query(tmp_path: Path) -> None:
+    """`enable_profiling` is a setting, whichever way it is called; elsewhere it is one of the call alone."""
+    profiled = "SELECT * FROM enable_profiling(format = 'no_output'); SELECT 1"
+    with create(tmp_path / "store") as store:
+        assert store.sql(profiled).fetchall() == [(1,)]
+        database = shared_database(connection_of(store))._database
+        assert database is not None
+        assert not database._names, "it ran in a database of its own"
+    with open_store(tmp_path / "store", read_only=True) as store, pytest.raises(duckdb.Error, match="locked"):
+        store.sql(profiled)
+
+
 def test_no_call_guesses_where_another_one_has_its_tables_and_views(store: Store) -> None:
     """Not by counting: what `relation.create` made, and the topics as an earlier call has seen them."""
     for name in ("mine", "mine_too"):

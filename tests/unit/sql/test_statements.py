@@ -10,7 +10,7 @@ from txnstore.sql.statements import is_plain
 #: Table functions of DuckDB that neither list nor change what a database contains, except for files.
 HARMLESS = frozenset(
     {
-        "arrow_scan", "arrow_scan_dumb", "checkpoint", "disable_profiling", "enable_profiling", "force_checkpoint",
+        "arrow_scan", "arrow_scan_dumb", "checkpoint", "force_checkpoint",
         "generate_series", "glob", "histogram", "histogram_values", "icu_calendar_names", "json_each", "json_tree",
         "pandas_scan", "parquet_bloom_probe", "parquet_file_metadata", "parquet_full_metadata", "parquet_kv_metadata",
         "parquet_metadata", "parquet_page_index", "parquet_scan", "parquet_schema", "python_arrow_scan",
