@@ -132,7 +132,8 @@ def query(
         CorruptionError: A segment that the query reads from a local folder is missing or damaged; the error names it.
         UnsupportedFormatError: A topic of the query has columns that DuckDB cannot show.
         duckdb.Error: DuckDB refuses the query. Damage that is found during the evaluation is a DuckDB error whose text
-            names the object; :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`.
+            names the object, unless DuckDB itself finds it, in a file whose checksum was not compared.
+            :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`, which names it.
     """
     access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
     return _run(connection, sql, params, level, snapshot, access, lambda _, relation: relation())
