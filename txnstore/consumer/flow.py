@@ -58,7 +58,8 @@ class Flow:
         self.planned = position
         #: Planned slices that are not being fetched, and then slices that are, with their fetches.
         self._slices: deque[Slice] = deque()
-        self._fetches: deque[tuple[Slice, Future[Fetched]]] = deque()
+        #: The fetches that were begun and not taken, in order, each with its number of bytes.
+        self._fetches: deque[tuple[Slice, int, Future[Fetched]]] = deque()
         #: Fetches the pieces of a large segment; None before the first fetch.
         self._pool: Executor | None = None
         #: The slice whose rows are being returned, its pieces that were not begun, and their number.
@@ -94,7 +95,7 @@ class Flow:
     @property
     def fetching_bytes(self) -> int:
         """The size of the segments being fetched or waiting to be read, in bytes."""
-        return sum(fetched_bytes(part, self.columns) for part, _ in self._fetches)
+        return sum(size for _, size, _ in self._fetches)
 
     @property
     def has_unfetched(self) -> bool:
@@ -105,7 +106,8 @@ class Flow:
         """Start to fetch the next slice."""
         following = self._slices.popleft()
         self._pool = pool
-        self._fetches.append((following, pool.submit(fetch_slice, objects, following, self.columns)))
+        size = fetched_bytes(objects, following, self.columns)
+        self._fetches.append((following, size, pool.submit(fetch_slice, objects, following, self.columns)))
 
     def take(self, rows: int) -> pa.Table | None:
         """Return up to ``rows`` of the next rows, from one piece, and move the position after them.
@@ -138,7 +140,7 @@ class Flow:
             if self._slice is None:
                 if not self._fetches:
                     return None
-                current, fetch = self._fetches[0]
+                current, _, fetch = self._fetches[0]
                 fetched = fetch.result()
                 self._fetches.popleft()
                 self._slice, self._tables, self._unread_pieces = current, fetched.tables, fetched.pieces
@@ -170,7 +172,7 @@ class Flow:
 
     def drop(self) -> None:
         """Drop all fetched and planned rows."""
-        for _, fetch in self._fetches:
+        for *_, fetch in self._fetches:
             fetch.cancel()
         self._fetches.clear()
         self._slices.clear()

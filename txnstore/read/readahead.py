@@ -204,7 +204,7 @@ class _Fetches:
         window: int,
         decode: bool,
     ) -> None:
-        self._pool, self._columns = pool, columns
+        self._objects, self._pool, self._columns = objects, pool, columns
         self._fetch = partial(_fetch, objects, columns=columns, decode=decode)
         # One thread at a time uses a window.
         #: The slices that are not requested yet, in order.
@@ -223,7 +223,7 @@ class _Fetches:
         """Start fetches until the window is full; returns whether any segment is in the window."""
         while self._waiting and len(self._flying) < self._most and (not self._flying or self._bytes < self._window):
             parts = self._following()
-            size = sum(fetched_bytes(part, self._columns) for part in parts)
+            size = sum(fetched_bytes(self._objects, part, self._columns) for part in parts)
             self._flying.append((size, self._pool.submit(self._fetch, parts)))
             self._bytes += size
         return bool(self._flying)

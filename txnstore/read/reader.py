@@ -44,11 +44,17 @@ from txnstore.storage.recent import read_cache_of
 _UNFIT = (*DAMAGE, SchemaMismatchError)
 
 
-def fetched_bytes(part: Slice, columns: Columns) -> int:
-    """How many bytes opening a slice fetches: it also decodes the slice, if that is a single piece."""
-    segment = part.batch.segment
-    if choose_fetch_mode(part, columns) is not Fetch.RANGES:
-        return segment.size
+def fetched_bytes(objects: ObjectStore, part: Slice, columns: Columns) -> int:
+    """How many bytes opening a slice fetches: it also decodes the slice, if that is a single piece.
+
+    Of a segment that the read cache of ``objects`` keeps for all of its slices, each counts its share.
+    """
+    segment, cache = part.batch.segment, read_cache_of(objects)
+    if cache is not None and cache.is_full:  # Most is fetched again for each slice.
+        cache = None
+    fetch_mode = choose_fetch_mode(part, columns, cache)
+    if fetch_mode is not Fetch.RANGES:
+        return part.most_bytes if fetch_mode is Fetch.KEPT else segment.size
     footer = segment.footer_size or 0
     if not columns.needs(part) or min_row_groups(part.most_records, part.most_bytes) > 1:
         return footer

@@ -19,7 +19,7 @@ from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
-from txnstore.read import readahead
+from txnstore.read import ranged, readahead
 from txnstore.read.ranged import (
     Fetch,
     HashedSegment,
@@ -30,7 +30,7 @@ from txnstore.read.ranged import (
     has_footer,
 )
 from txnstore.read.readahead import one_ahead
-from txnstore.read.reader import Share, fetch, is_missing, open_slice, read_share, read_slice
+from txnstore.read.reader import Share, fetch, fetched_bytes, is_missing, open_slice, read_share, read_slice
 from txnstore.read.rows import Columns
 from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
@@ -39,7 +39,7 @@ from txnstore.segment.schema import TIMESTAMP, schema_to_text
 from txnstore.sql.filesystem import segment_path
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.storage.recent import ReadCache
+from txnstore.storage.recent import ReadCache, RecentObjects
 from txnstore.store import create_on
 
 T0 = TopicPartition("t", 0)
@@ -162,6 +162,23 @@ def test_what_a_reader_with_a_cache_fetches() -> None:
     assert chosen(ReadCache(), size=17 * mb) is Fetch.RANGES
     assert chosen(ReadCache(), rows=ROWS) is Fetch.WHOLE, "no other batch is in it"
     assert chosen(None) is Fetch.RANGES
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_the_window_counts_what_a_reader_with_a_cache_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that is kept for several batches is fetched once: not for each of them, and not in parts."""
+    monkeypatch.setattr(ranged, "WHOLE_BYTES", 1 << 30)
+    counted = CountingStore(MemoryStore())
+    shared = stored(counted, encode(table(), row_group_rows=GROUP)).batch
+    parts = [
+        Slice(T0, replace(shared, base_offset=first, limit=first + GROUP, records=GROUP, first_row=first), first, limit)
+        for first, limit in ((first, first + GROUP) for first in range(0, ROWS, GROUP))
+    ]
+    objects, columns = RecentObjects(counted).with_read_cache(), Columns(TOPIC)
+    expected = sum(fetched_bytes(objects, part, columns) for part in parts)
+    for part in parts:
+        read_slice(objects, part, columns)
+    assert counted.snapshot().bytes_in == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.slow
