@@ -33,7 +33,7 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--force", is_flag=True, help="Clean by key also where min.cleanable.dirty.ratio is not reached.")
 @click.option("--past-hw", is_flag=True, help="Clean by key also above the last stable offset, around what is open.")
-@click.option("--memory-limit", type=Size(), help="The memory of a clean by key, such as 512MB.  [default: 1GiB]")
+@click.option("--memory-limit", type=Size(), help="The memory of a clean or a merge, such as 512MB.  [default: 1GiB]")
 @engine_options
 @click.option("--watch", is_flag=True, help="Compact round after round until interrupted; a line for each round.")
 @click.option(

@@ -12,6 +12,7 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.compact.cleaning import CleanResult, TopicLog, clean
 from txnstore.compactor.compact.failures import PARTIAL, Failures
 from txnstore.compactor.compact.lease import CompactionLease
+from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.merge import Merged, merge, replacement
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.compactor.compact.on_request import plan_merges
@@ -81,8 +82,8 @@ def compact(
         progress: Called after each replacement.
         expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
         force: Clean also partitions whose dirty part is small.
-        memory_limit: The memory of a clean in bytes, by default 1 GiB and at least 128 MiB. Keys that do not fit are
-            spilled to the temporary folder of the system.
+        memory_limit: The memory of a clean or a merge in bytes, by default 1 GiB and at least 128 MiB. Keys that do not
+            fit are spilled to the temporary folder of the system.
         past_hw: Clean also above the last stable offset: decided records between two undecided ones supersede each
             other. The cleaner checkpoint stays below it, so they take part in the next clean again.
         engine: Executes cleans and merges; None: this process, one after another. This process plans, and commits what
@@ -310,7 +311,7 @@ class _Compaction:
         for topic, tp, _, plans in work:
             for plan in plans:
                 started = time_of_upload(connection.runtime, connection.chains, tp)
-                yield (topic, plan, started), partial(_merged, topic=topic, plan=plan)
+                yield (topic, plan, started), partial(_merged, topic=topic, plan=plan, memory=self._options.memory)
 
 
 def _log(report: CompactionReport, failed: int) -> None:
@@ -396,8 +397,10 @@ def _with_plan(result: PartitionCompaction, plan: MergePlan) -> PartitionCompact
     return _with_replacement(result, plan, 1 if plan.sources else 0, plan.source_bytes)
 
 
-def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: CatalogTopic, plan: MergePlan) -> Merged:
-    (merged,) = merge(objects, pool, runtime, topic=topic, plans=[plan])
+def _merged(
+    objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: CatalogTopic, plan: MergePlan, memory: Memory
+) -> Merged:
+    (merged,) = merge(objects, pool, runtime, topic=topic, plans=[plan], memory=memory)
     return merged
 
 

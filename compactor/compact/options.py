@@ -33,7 +33,7 @@ class CompactionOptions:
         progress: Called after each replacement of a merge.
         expire: Also expire unused state.
         force: Clean also partitions whose dirty part is small (``min.cleanable.dirty.ratio``).
-        memory_limit: The memory of a clean in bytes; None: 1 GiB.
+        memory_limit: The memory of a clean or a merge in bytes; None: 1 GiB.
         past_hw: Clean also above the transactional high-watermark, around what is undecided.
         choose: Chooses the partitions to clean and merge. Retention applies to all.
         known_clean: The segments above the transactional high-watermark that cleans do not read again, because an
@@ -63,5 +63,5 @@ class CompactionOptions:
 
     @property
     def memory(self) -> Memory:
-        """The memory of a clean."""
+        """The memory of a clean or a merge."""
         return Memory(self.memory_limit if self.memory_limit is not None else DEFAULT_MEMORY)

@@ -88,7 +88,7 @@ def watch(
         interval: The pause between two rounds with work, in seconds: at least 1, at most a day.
         max_bytes: The bytes of segments that a round takes on, but at least one partition; None for no limit. A clean
             reads its segments twice, and counts them once.
-        memory_limit: The memory of a clean in bytes, as in :func:`txnstore.compactor.compact`.
+        memory_limit: The memory of a clean or a merge in bytes, as in :func:`txnstore.compactor.compact`.
         past_hw: Clean also above the last stable offset, as in :func:`txnstore.compactor.compact`. A round reads again
             what an earlier one found nothing to remove in only with more than the ratio of new bytes beside it.
         rounds: The number of rounds; None: until the caller stops.

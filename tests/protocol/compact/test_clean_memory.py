@@ -1,4 +1,4 @@
-"""The memory of a clean with a small limit does not grow with the partition: bytes that Arrow's pool has counted."""
+"""The memory of a clean, or a merge, with a small limit does not grow with the partition: what Arrow's pool counted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def counted() -> Iterator[pa.MemoryPool]:
         pa.set_memory_pool(before)
 
 
-def filled(segments: int) -> Store:
+def filled(segments: int, policy: str = "compact") -> Store:
     """A partition in which half of the keys are superseded, with values that do not compress."""
     store = create_on(MemoryStore())
-    store.create_topic("t", config={"cleanup.policy": "compact"})
+    store.create_topic("t", config={"cleanup.policy": policy})
     rng = np.random.default_rng(1)
     with store.producer() as producer:
         for number in range(segments):
@@ -70,12 +70,13 @@ def test_a_clean_needs_the_same_memory_for_a_partition_of_any_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_objects")
-def test_with_a_small_limit_row_groups_are_small() -> None:
-    """So that the next clean decodes few rows at a time, too."""
-    with filled(12) as store:
+@pytest.mark.parametrize(("policy", "count"), [("compact", 3), ("delete", 6)])
+def test_with_a_small_limit_row_groups_are_small(policy: str, count: int) -> None:
+    """So that the next clean or merge decodes few rows at a time, too."""
+    with filled(12, policy) as store:
         store.compact(memory_limit=MIN_MEMORY)
         (batch,) = connection_of(store).view().partitions[T0].batches
         file = pq.ParquetFile(pa.BufferReader(connection_of(store).objects.get(batch.segment.key))).metadata
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
-    assert len(groups) == 3
+    assert len(groups) == count
     assert max(group.total_byte_size for group in groups) <= Memory(MIN_MEMORY).rows + (1 << 20)
