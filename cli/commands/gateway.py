@@ -193,10 +193,10 @@ def _advertised_address(names: Sequence[tuple[str, int]], peers: Sequence[tuple[
 
 
 def _print_hash() -> None:
-    from txnstore.gateway.security import hashed
+    from txnstore.gateway.security import credential_line
 
     try:
-        print(hashed(_password()))
+        print(credential_line(_password()))
     except InvalidConfigError as error:
         raise CommandError(str(error)) from error
 
@@ -204,7 +204,7 @@ def _print_hash() -> None:
 def _password() -> str:
     """Read a password that is typed twice, or without a terminal a line of standard input."""
     if is_terminal(sys.stdin):
-        # With a default, click accepts an empty password, which hashed() refuses with a reason.
+        # With a default, click accepts an empty password, which credential_line() refuses with a reason.
         return str(
             click.prompt("Password", "", hide_input=True, confirmation_prompt=True, show_default=False, err=True)
         )

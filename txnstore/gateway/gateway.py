@@ -32,7 +32,7 @@ from txnstore.gateway.peers import SOFTWARE, Node, Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
-from txnstore.gateway.server import Built, Client, Fields, Handler, Server
+from txnstore.gateway.server import Client, Fields, Handler, Result, Server
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
@@ -266,9 +266,7 @@ def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) 
     def reading_rules_first(handle: Handler) -> Handler:
         """Wrap a handler: read the rules of the store before it, so that it checks rights by the newest ones."""
 
-        async def read_rules_and_handle(
-            request: Request, client: Client
-        ) -> Fields | Built | Awaitable[Fields | None] | None:
+        async def read_rules_and_handle(request: Request, client: Client) -> Result:
             with services.freshness.request():
                 await services.read_rules()
                 return await handle(request, client)

@@ -18,7 +18,7 @@ from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.peers import Node
-from txnstore.gateway.server import Built, Client, Fields, Handler
+from txnstore.gateway.server import Client, Fields, Handler, ResponseBuilder
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, field_value
 from txnstore.validation import check_topic_name
@@ -81,7 +81,7 @@ class Metadata:
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
-    async def metadata(self, request: Request, client: Client) -> Fields | Built:
+    async def metadata(self, request: Request, client: Client) -> Fields | ResponseBuilder:
         """Return the gateways, and topics with the leaders of their partitions."""
         requested, with_operations = field_value(request.body, "topics"), _wants_operations(request, "topic")
         topics: list[CatalogTopic | Fields]

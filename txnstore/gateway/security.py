@@ -92,8 +92,8 @@ class Credential:
 Users = Mapping[str, Mapping[str, Credential]]
 
 
-def hashed(password: str, mechanism: str = "SCRAM-SHA-256") -> str:
-    """The line of a file of users for a password, with a new salt.
+def credential_line(password: str, mechanism: str = "SCRAM-SHA-256") -> str:
+    """The line for a password in a file of users, with a new salt.
 
     Raises:
         InvalidConfigError: No client can use this password.
@@ -105,8 +105,10 @@ def hashed(password: str, mechanism: str = "SCRAM-SHA-256") -> str:
         salt, stored_key, server_key, iterations = scram.make_auth_info(password, iteration_count=_ITERATIONS)
     except ScramException as error:
         raise InvalidConfigError("the password has characters that SASLprep (RFC 4013) does not allow") from error
-    encoded = [base64.b64encode(each).decode() for each in (salt, stored_key, server_key)]
-    return f"{mechanism}${iterations}:{encoded[0]}${encoded[1]}:{encoded[2]}"
+    salt_text, stored_key_text, server_key_text = (
+        base64.b64encode(value).decode() for value in (salt, stored_key, server_key)
+    )
+    return f"{mechanism}${iterations}:{salt_text}${stored_key_text}:{server_key_text}"
 
 
 def read_users(path: Path) -> Users:
@@ -138,7 +140,7 @@ def _parse_credential(path: Path, name: str, line: object) -> Credential:
         if match is None:
             raise ValueError("it has another form")
         mechanism, iterations = match[1], int(match[2])
-        salt, stored_key, server_key = (base64.b64decode(each, validate=True) for each in match.groups()[2:])
+        salt, stored_key, server_key = (base64.b64decode(text, validate=True) for text in match.groups()[2:])
         size = hashlib.new(_HASHES[mechanism]).digest_size
         if not (len(stored_key) == len(server_key) == size and iterations >= _ITERATIONS):
             raise ValueError(f"its keys have another length, or it has less than {_ITERATIONS} iterations")

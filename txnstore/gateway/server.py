@@ -38,11 +38,13 @@ _LOG = limited_logger(__name__)
 
 Fields = Mapping[str, Any]
 #: Makes the fields of a large response, in a thread.
-Built = Callable[[], Fields]
-#: Handles a request: the fields of its response; None: it has none; a callable that builds so many of them that it
-#: must run in a thread; or an awaitable of fields or None, for a request that has begun and whose successors
-#: may begin.
-Handler = Callable[[Request, "Client"], Awaitable["Fields | Built | Awaitable[Fields | None] | None"]]
+ResponseBuilder = Callable[[], Fields]
+#: What a handler returns: the fields of the response; None: there is none; a callable that builds so many of them that
+#: it must run in a thread; or an awaitable of fields or None, for a request that has begun and whose successors may
+#: begin.
+Result = Fields | ResponseBuilder | Awaitable[Fields | None] | None
+#: Handles a request.
+Handler = Callable[[Request, "Client"], Awaitable[Result]]
 
 #: Kafka's ``socket.request.max.bytes``, here for Produce.
 MAX_REQUEST_BYTES = 100 << 20
@@ -316,9 +318,9 @@ class Server:
         if not is_known:
             msg = f"a request of {api.name} in version {start.version}; this gateway has versions {first} to {last}"
             raise MalformedRequestError(msg)
-        most = MAX_REQUEST_BYTES if api is Api.PRODUCE else MAX_OTHER_BYTES
-        if size > (most if client.authenticated else MAX_UNAUTHENTICATED_BYTES):
-            raise MalformedRequestError(f"a request of {api.name} of {size} bytes; the largest has {most}")
+        max_bytes = MAX_REQUEST_BYTES if api is Api.PRODUCE else MAX_OTHER_BYTES
+        if size > (max_bytes if client.authenticated else MAX_UNAUTHENTICATED_BYTES):
+            raise MalformedRequestError(f"a request of {api.name} of {size} bytes; the largest has {max_bytes}")
 
     def check(self, data: bytes, start: Start) -> Frame | None:
         """Count a request, and check its frame; None if it is of an unknown version of ApiVersions.
@@ -340,7 +342,7 @@ class Server:
         """Encode a response, and count its error codes."""
         return write_response(start.api, start.version, start.correlation_id, fields, self.traffic.errors)
 
-    async def encode_in_thread(self, request: Request, build: Built) -> bytes:
+    async def encode_in_thread(self, request: Request, build: ResponseBuilder) -> bytes:
         """Build and encode a large response in a thread."""
         errors = Counter[str]()
 
@@ -422,14 +424,17 @@ class _Connection:
                 raise ConnectionResetError("a request of a transaction was given up before it was begun")
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
-                later = await self._server.handler(request.api)(request, self._client)
-                self._send_later(asyncio.get_running_loop().create_task(self._response(request, later)), reservation)
+                staged = await self._server.handler(request.api)(request, self._client)
+                self._send_later(asyncio.get_running_loop().create_task(self._response(request, staged)), reservation)
                 reservation = self._server.budget.new_reservation()  # Its bytes are those of the task now.
                 return
             await self._wait_until_sent()
             await self._client.room.wait(2)  # Twice the size: a fetch waits itself, before it reads.
-            unknown = None if request is not None else self._count(self._server.unknown_version(start))
-            await self._send(unknown if request is None else await self._respond(request))
+            if request is None:
+                response: bytes | None = self._counted_as_unsent(self._server.unknown_version(start))
+            else:
+                response = await self._respond(request)
+            await self._send(response)
             self._slots.release()
         finally:
             self._api = None
@@ -531,11 +536,11 @@ class _Connection:
     async def _respond(self, request: Request) -> bytes | None:
         """Return the response; None if none is sent: the client's input has ended, which cancels a waiting fetch."""
         if request.api != Api.FETCH:
-            return await self._response(request, None)
+            return await self._response(request)
         if self._input_has_ended():
             self._drop_responses()
             return None
-        self._fetch = asyncio.get_running_loop().create_task(self._response(request, None))
+        self._fetch = asyncio.get_running_loop().create_task(self._response(request))
         try:
             await asyncio.wait({self._fetch})
             if not self._fetch.cancelled():
@@ -552,27 +557,30 @@ class _Connection:
         """Whether nothing more arrives; a call, as the value changes while a fetch waits."""
         return self._stream.has_ended
 
-    async def _response(
-        self, request: Request, result: Fields | Built | Awaitable[Fields | None] | None
-    ) -> bytes | None:
-        """Return the bytes of a response, or of an error; for Produce, ``result`` is that of its handler."""
+    async def _response(self, request: Request, staged: Result = None) -> bytes | None:
+        """Return the bytes of a response, or of an error; ``staged``: what the handler of Produce has returned."""
         try:
-            if request.api != Api.PRODUCE:
-                result = await self._server.handler(request.api)(request, self._client)
-            if callable(result):
-                return self._count(await self._server.encode_in_thread(request, result))
-            fields = result if result is None or isinstance(result, Mapping) else await result
-            return None if fields is None else self._count(self._server.encode(request, fields))
+            is_staged = request.api == Api.PRODUCE
+            result = staged if is_staged else await self._server.handler(request.api)(request, self._client)
+            response = await self._encoded(request, result)
         except ConnectionAbortedError:
             raise
         except Exception as error:  # noqa: BLE001 - Its client gets the code.
-            return self._count(self._server.failure(request, error))
+            response = self._server.failure(request, error)
+        return None if response is None else self._counted_as_unsent(response)
+
+    async def _encoded(self, request: Request, result: Result) -> bytes | None:
+        """Encode what a handler returned; None if there is no response."""
+        if callable(result):
+            return await self._server.encode_in_thread(request, result)
+        fields = result if result is None or isinstance(result, Mapping) else await result
+        return None if fields is None else self._server.encode(request, fields)
 
     def _drop_responses(self) -> None:
         """Send no more responses: after a fetch that ended without one, a client would take the next one for it."""
         self._is_closed = True
 
-    def _count(self, response: bytes) -> bytes:
+    def _counted_as_unsent(self, response: bytes) -> bytes:
         """Count the bytes of a response as unsent, and return it."""
         if self._is_closed:
             return response  # It will not be sent.

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.compat.broker.cluster import SHORT_LIVED
 from tests.compat.kafka_clients.outcomes import Case, Result, parse
 from txnstore.gateway.properties import Properties
-from txnstore.gateway.security import hashed
+from txnstore.gateway.security import credential_line
 
 _USERS = "users.toml"
 _RUNNING: set[int] = set()
@@ -56,7 +56,7 @@ class Place:
 
 def write_users(logs: Path) -> None:
     """Write the file of the users of Kafka's tests (``JaasUtils``)."""
-    lines = [f'{user} = "{hashed(f"{user}-secret")}"' for user in ("plain-admin", "plain-user1")]
+    lines = [f'{user} = "{credential_line(f"{user}-secret")}"' for user in ("plain-admin", "plain-user1")]
     (logs / _USERS).write_text("\n".join(["[users]", *lines, ""]))
 
 

@@ -24,7 +24,7 @@ from tests.helpers.gateway_process import Client, produce_fields, record_batch
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.logs import log_omitted
-from txnstore.gateway.security import Security, hashed, read_users, tls_context
+from txnstore.gateway.security import Security, credential_line, read_users, tls_context
 
 SCRAMS = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -32,8 +32,8 @@ SCRAMS = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 @pytest.fixture(scope="module")
 def users_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = {
-        "alice": [hashed("alice's password", mechanism) for mechanism in SCRAMS],
-        "bob": hashed("bob's password"),
+        "alice": [credential_line("alice's password", mechanism) for mechanism in SCRAMS],
+        "bob": credential_line("bob's password"),
     }
     path: Path = tmp_path_factory.mktemp("users") / "users.toml"
     path.write_text("[users]\n" + "".join(f"{name} = {line!r}\n" for name, line in lines.items()))
@@ -289,6 +289,6 @@ def test_an_error_says_that_a_certificate_and_a_key_are_swapped(certificate: tup
 
 
 def test_a_hash_is_that_of_its_password_only() -> None:
-    first, second = hashed("secret"), hashed("secret")
+    first, second = credential_line("secret"), credential_line("secret")
     assert first != second, "each has a salt of its own"
     assert "secret" not in first

@@ -19,7 +19,7 @@ from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway import server as module
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.frames import VALUE_SIZE
-from txnstore.gateway.server import Built, Client, Fields, Handler, Server
+from txnstore.gateway.server import Client, Fields, Handler, ResponseBuilder, Server
 from txnstore.gateway.wire import Request, write_response
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -380,7 +380,7 @@ def test_the_loop_runs_while_a_large_response_is_built_and_encoded(monkeypatch: 
         encoders.append(threading.current_thread().name)
         return write(*arguments)
 
-    async def handle(request: Request, client: Client) -> Built:
+    async def handle(request: Request, client: Client) -> ResponseBuilder:
         return build
 
     async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
