@@ -140,7 +140,7 @@ def spark_stream(scene: Scene) -> Rows:
     position, rows = stream.initial_position(), Rows()
     for turn in range(6):
         scene.clock.advance(5_000)
-        following = stream.following(position)
+        following = stream.position_after(position)
         rows += _of_tasks(scene, stream.plan(position, following))
         position = following
         scene.due.armed = turn < 2

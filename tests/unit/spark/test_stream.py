@@ -72,7 +72,7 @@ def test_where_a_stream_starts(store: Store, options: dict[str, str], start: dic
 def test_a_stream_reads_what_comes_and_only_committed_records(store: Store, clock: ManualClock) -> None:
     """Never past the last stable offset: an open transaction holds its partition back (CON-01)."""
     read = stream(store)
-    first = read.following(read.initial_position())
+    first = read.position_after(read.initial_position())
     assert ranges(read, read.initial_position(), first) == [("t-0", 0, 10)]
     with store.producer("writer") as producer:
         producer.begin_transaction()
@@ -80,14 +80,14 @@ def test_a_stream_reads_what_comes_and_only_committed_records(store: Store, cloc
         producer.flush()
         append(store, 1, partition=1)
         later(clock)
-        second = read.following(first)
+        second = read.position_after(first)
         assert ranges(read, first, second) == [("t-1", 0, 1)]
         producer.commit_transaction()
     later(clock)
-    third = read.following(second)
+    third = read.position_after(second)
     assert ranges(read, second, third) == [("t-0", 10, 11)]
     later(clock)
-    assert read.following(third) is third
+    assert read.position_after(third) is third
 
 
 def test_latest_does_not_skip_records_of_an_open_transaction(store: Store, clock: ManualClock) -> None:
@@ -99,7 +99,7 @@ def test_latest_does_not_skip_records_of_an_open_transaction(store: Store, clock
         start = read.initial_position()
         producer.commit_transaction()
     later(clock)
-    assert ranges(read, start, read.following(start)) == [("t-0", 10, 11)]
+    assert ranges(read, start, read.position_after(start)) == [("t-0", 10, 11)]
 
 
 def test_the_first_micro_batch_is_repeated_with_its_own_start(store: Store, clock: ManualClock) -> None:
@@ -107,7 +107,7 @@ def test_the_first_micro_batch_is_repeated_with_its_own_start(store: Store, cloc
     read = stream(store, startingOffsets="latest")
     append(store, 3)
     later(clock)
-    end = read.following(read.initial_position())
+    end = read.position_after(read.initial_position())
     append(store, 4)
     restarted = stream(store, startingOffsets="latest")
     assert restarted.initial_position().end[A] == 17
@@ -116,7 +116,7 @@ def test_the_first_micro_batch_is_repeated_with_its_own_start(store: Store, cloc
 
 def test_an_empty_first_micro_batch_is_repeated_empty(store: Store) -> None:
     read = stream(store, startingOffsets="latest")
-    end = read.following(read.initial_position())
+    end = read.position_after(read.initial_position())
     append(store, 4)
     restarted = stream(store, startingOffsets="latest")
     assert ranges(restarted, restarted.initial_position(), end) == []
@@ -131,15 +131,15 @@ def test_new_partitions_and_matching_topics_are_picked_up(store: Store, clock: M
     for topic, partition in (("t", 2), ("t2", 0), ("other", 0)):
         append(store, 2, topic, partition)
     later(clock)
-    end = read.following(start)
+    end = read.position_after(start)
     assert ranges(read, start, end) == [("t-2", 0, 2), ("t2-0", 0, 2)]
 
 
 def test_a_stream_may_end(store: Store) -> None:
     read = stream(store, endingOffsets='{"0": 4}')
-    end = read.following(read.initial_position())
+    end = read.position_after(read.initial_position())
     assert end.end == {A: 4, B: 0}
-    assert read.following(end) is end
+    assert read.position_after(end) is end
 
 
 def test_available_now_ends_at_what_there_was(store: Store, clock: ManualClock) -> None:
@@ -148,7 +148,7 @@ def test_available_now_ends_at_what_there_was(store: Store, clock: ManualClock) 
     append(store, 5)
     later(clock)
     position, sizes = read.initial_position(), []
-    while (following := read.following(position, 4)) is not position:
+    while (following := read.position_after(position, 4)) is not position:
         sizes.append(following.end[A] - position.end[A])
         position = following
     assert sizes == [4, 4, 2]
@@ -157,9 +157,9 @@ def test_available_now_ends_at_what_there_was(store: Store, clock: ManualClock) 
 def test_a_log_that_ends_before_the_checkpoint_is_refused(store: Store) -> None:
     """Such as a store that was restored from an older copy: records may have other offsets now."""
     read = stream(store)
-    position = read.following(read.initial_position())
+    position = read.position_after(read.initial_position())
     ahead = Position(position.store_id, position.topic_ids, position.end, {**position.end, A: 12})
-    for call in (lambda: read.following(ahead), lambda: read.plan(position, ahead)):
+    for call in (lambda: read.position_after(ahead), lambda: read.plan(position, ahead)):
         with pytest.raises(OffsetOutOfRangeError, match=r"its log ends at 10.*failOnDataLoss"):
             call()
 
@@ -168,49 +168,49 @@ def test_records_that_were_deleted_before_they_were_read_are_a_loss(store: Store
     """RET-04: at the next look, and in a micro-batch that a restarted query repeats; not in one that is planned."""
     read, lenient = stream(store), stream(store, failOnDataLoss="false")
     start = read.initial_position()
-    end = read.following(start, 4)
+    end = read.position_after(start, 4)
     store.delete_records({A: 6})
     assert ranges(read, start, end) == [("t-0", 0, 4)]
     later(clock)
     with pytest.raises(OffsetOutOfRangeError, match=r"offsets 4 to 5 of t-0 were deleted before they were read"):
-        read.following(end)
+        read.position_after(end)
     with pytest.raises(OffsetOutOfRangeError, match=r"offsets 0 to 3 of t-0 were deleted before they were read"):
         stream(store).plan(start, end)
-    assert ranges(lenient, end, lenient.following(end)) == [("t-0", 6, 10)]
+    assert ranges(lenient, end, lenient.position_after(end)) == [("t-0", 6, 10)]
     assert stream(store).initial_position().end[A] == 6
 
 
 def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(store: Store, clock: ManualClock) -> None:
     read, lenient = stream(store), stream(store, failOnDataLoss="false")
-    position = read.following(read.initial_position())
+    position = read.position_after(read.initial_position())
     store.delete_topic("t")
     later(clock)
     with pytest.raises(OffsetOutOfRangeError, match="does not exist any more"):
-        read.following(position)
+        read.position_after(position)
     store.create_topic("t")
     append(store, 20)
     later(clock)
     with pytest.raises(OffsetOutOfRangeError, match="deleted and created again"):
-        read.following(position)
-    following = lenient.following(position)
+        read.position_after(position)
+    following = lenient.position_after(position)
     assert ranges(lenient, position, following) == [("t-0", 0, 20)]
 
 
 def test_a_stream_does_not_forget_a_partition_that_it_has_read(store: Store) -> None:
     """A query with other partitions and the same checkpoint: with all of them again, it would repeat the records."""
     first = stream(store, partitions="0")
-    position = first.following(first.initial_position())
+    position = first.position_after(first.initial_position())
     append(store, 3, partition=1)
     with pytest.raises(OffsetOutOfRangeError, match="has read t-0, which the option partitions leaves out"):
-        stream(store, partitions="1").following(position)
+        stream(store, partitions="1").position_after(position)
     everything = stream(store)
-    assert ranges(everything, position, everything.following(position)) == [("t-1", 0, 3)]
+    assert ranges(everything, position, everything.position_after(position)) == [("t-1", 0, 3)]
 
 
 def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
     foreign = Position("another", {"t": "id"}, {A: 0}, {A: 1})
     read = stream(store)
-    for call in (lambda: read.following(foreign), lambda: read.plan(read.initial_position(), foreign)):
+    for call in (lambda: read.position_after(foreign), lambda: read.plan(read.initial_position(), foreign)):
         with pytest.raises(InvalidConfigError, match=r"store with id another.*checkpointLocation"):
             call()
 
@@ -253,8 +253,8 @@ def test_a_partition_that_is_new_to_a_group_is_read_from_its_start(store: Store)
 
 def test_a_group_follows_the_query_and_never_goes_back(store: Store) -> None:
     read = stream(store, group="etl")
-    first = read.following(read.initial_position(), 4)
-    second = read.following(first)
+    first = read.position_after(read.initial_position(), 4)
+    second = read.position_after(first)
     for position, offset in ((first, 4), (second, 10), (first, 10)):
         read.commit(position)
         assert committed(store)[A] == offset
@@ -264,7 +264,7 @@ def test_a_plan_after_a_commit_is_of_the_same_view_as_its_logs(store: Store) -> 
     """Queries of a driver share a connection: a commit may show what another one has read of it meanwhile."""
     store.create_topic("u")
     before = stream(store, group="etl")
-    start, end = before.initial_position(), before.following(before.initial_position())
+    start, end = before.initial_position(), before.position_after(before.initial_position())
     again = stream(store, topic="t,u", group="etl")
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
@@ -282,7 +282,7 @@ def test_a_group_does_not_get_offsets_of_a_deleted_topic(store: Store, clock: Ma
     pass over its records.
     """
     read = stream(store, group="g")
-    end = read.following(read.initial_position())
+    end = read.position_after(read.initial_position())
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
     append(store, 20)
@@ -298,13 +298,13 @@ def test_an_idle_stream_looks_once_a_second(store: Store, clock: ManualClock) ->
     One more every 6 seconds looks whether the store is still the same one.
     """
     read = stream(store)
-    position = read.following(read.initial_position())
+    position = read.position_after(read.initial_position())
 
     def gets(seconds: int) -> int:
         before = store.metrics().gets
         for _ in range(seconds * 100):
             clock.advance(10)
-            assert read.following(position) is position
+            assert read.position_after(position) is position
         return store.metrics().gets - before
 
     assert gets(2) <= 7
@@ -320,7 +320,7 @@ def test_a_backlog_is_read_without_a_look_for_each_micro_batch(store: Store, clo
     read = stream(store)
     position, before = read.initial_position(), store.metrics().gets
     for _ in range(10):
-        position = read.following(position, 1)
+        position = read.position_after(position, 1)
     assert position.end[A] == 10
     assert store.metrics().gets - before <= 1
 
@@ -369,7 +369,7 @@ def test_a_restarted_query_continues_from_the_start_of_its_plan(
 ) -> None:
     """The process does not know it when it gives the end; what the options say of the start is of no matter then."""
     before = stream(store)
-    committed = before.following(before.initial_position())
+    committed = before.position_after(before.initial_position())
     append(store, 3)
     again = stream(store, **options)
     end = again.next_without_start()
@@ -384,7 +384,7 @@ def test_a_restarted_query_continues_from_the_start_of_its_plan(
 
 def test_a_restarted_query_without_news_runs_one_empty_micro_batch(store: Store, clock: ManualClock) -> None:
     before = stream(store)
-    committed = before.following(before.initial_position())
+    committed = before.position_after(before.initial_position())
     again = stream(store)
     end = again.next_without_start()
     assert unasked(again, committed, end) == []
@@ -409,7 +409,7 @@ def test_the_first_micro_batch_is_repeated_with_its_own_start_also_without_being
 def test_a_start_that_retention_has_deleted_does_not_stop_a_restarted_query(store: Store, clock: ManualClock) -> None:
     """Only a new query needs its starting offsets; Spark asks that one for the initial position, which is refused."""
     before = stream(store)
-    committed = before.following(before.initial_position())
+    committed = before.position_after(before.initial_position())
     append(store, 5)
     store.delete_records({A: 12})
     again = stream(store, startingOffsets='{"0": 3}')
@@ -422,7 +422,7 @@ def test_a_start_that_retention_has_deleted_does_not_stop_a_restarted_query(stor
 
 def test_a_topic_that_was_created_again_is_a_loss_of_a_restarted_query(store: Store) -> None:
     before = stream(store)
-    committed = before.following(before.initial_position())
+    committed = before.position_after(before.initial_position())
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
     append(store, 20)

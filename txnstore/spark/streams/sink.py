@@ -65,12 +65,12 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
         """Upload the rows of a task."""
         context = TaskContext.get()
         assert context is not None, "Spark calls this in a task"
-        number = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        micro_batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
         # Small micro-batches have one task, so the first partition moves on with their number.
-        first = context.partitionId() + number
+        first_partition = context.partitionId() + micro_batch_id
         options = self._options
         ignored = IGNORED if options.ignore_system_columns else ()
-        batches = upload_rows(options.location, self._topics, options.topic, iterator, first, ignored)
+        batches = upload_rows(options.location, self._topics, options.topic, iterator, first_partition, ignored)
         return StreamUploaded(
             with_min_upload_time(batches, self._begun_at),
             query_id=context.getLocalProperty("sql.streaming.queryId") or "",
@@ -82,10 +82,10 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
         uploaded = [message for message in messages if isinstance(message, StreamUploaded)]
         if not uploaded:
             return  # Spark runs a task even for an empty micro-batch, so there was nothing to run at all.
-        batch = MicroBatch(uploaded[0].query_id, uploaded[0].run_id, batchId)
-        batches = [each for message in uploaded for each in message.batches]
+        micro_batch = MicroBatch(uploaded[0].query_id, uploaded[0].run_id, batchId)
+        uploaded_batches = [batch for message in uploaded for batch in message.batches]
         connection = self._connection or cached_connection(self._options.location)
-        commit_micro_batch(connection, self._options, batch, batches)
+        commit_micro_batch(connection, self._options, micro_batch, uploaded_batches)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: the outcome of a failed commit may be unknown, so the uploads must not be deleted here."""

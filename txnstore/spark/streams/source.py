@@ -103,10 +103,10 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
         """
         if start is None:
             return self._stream.next_without_start().to_json()
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         position = positions.parse(start)
-        following = self._stream.following(position, most)
-        return start if following == position else following.to_json()
+        next_position = self._stream.position_after(position, max_offsets)
+        return start if next_position == position else next_position.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The ends of the partitions, for the progress of the query."""

@@ -114,7 +114,7 @@ class Stream:
             self._initial = positions.initial_position(logs, starts, group)
         return self._initial
 
-    def following(self, position: Position, max_offsets: int | None = None) -> Position:
+    def position_after(self, position: Position, max_offsets: int | None = None) -> Position:
         """Return the micro-batch after a position; the position itself if there is nothing new.
 
         Raises:
@@ -123,8 +123,9 @@ class Stream:
         """
         self._check_store(position)
         step = self._next_step(position, max_offsets)
-        if self._target is None:
-            idle, now = step.position == position, self._connection.runtime.monotonic()
+        if self._target is None:  # Else the end is known, and nothing after it is read.
+            idle = step.position == position
+            now = self._connection.runtime.monotonic()
             if self._polling.is_due(now, idle=idle):
                 self._refresh()
                 step = self._next_step(position, max_offsets)
@@ -148,7 +149,7 @@ class Stream:
                 # Of no matter to a query that has read beyond; for a new one, Spark asks for the initial position next.
                 starts = {tp: log.start for tp, log in self._logs.partitions.items()}
                 self._last = positions.initial_position(self._logs, starts, self._options.group)
-        step = self.following(self._last)
+        step = self.position_after(self._last)
         if step.start != step.end:  # Equal ones are the mark of an initial position.
             self._last = step
         return self._last
