@@ -387,19 +387,19 @@ os.register_at_fork(before=_wait_for_imports, after_in_parent=_release_imports, 
 
 
 class Workers(Executor):
-    """A thread pool. Threads start as they are needed, up to ``most``, and are daemons that the exit waits for.
+    """A thread pool. Threads start as they are needed, up to ``max_threads``, and are daemons that the exit waits for.
 
     A store may be closed, or the interpreter may exit, while another thread executes a transaction. The rest of the
     transaction must not fail because of this, least of all after its decision. So a task runs in the calling thread
     after a shutdown, and if the system has no threads.
 
     Args:
-        most: The maximum number of threads.
+        max_threads: The maximum number of threads.
         name: The name of the threads.
     """
 
-    def __init__(self, most: int, name: str = "txnstore") -> None:
-        self._max_threads, self._name = most, name
+    def __init__(self, max_threads: int, name: str = "txnstore") -> None:
+        self._max_threads, self._name = max_threads, name
         #: The process that has the threads; in a forked child, tasks run in the calling thread.
         self._pid = os.getpid()
         #: Guards the choice between a thread and the calling thread: nothing is queued after a shutdown. No task runs
@@ -408,10 +408,11 @@ class Workers(Executor):
         self._closed = False
         #: Tasks that no thread has taken; None ends a thread, which puts it back for the next one.
         self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
-        #: One element for each thread that waits for a task and was not counted on by a submit yet.
-        self._idle: list[None] = []
-        #: The loops of all threads that were started; at most ``most``.
+        #: One element for each waiting thread that no submit has claimed.
+        self._idle_tokens: list[None] = []
+        #: The loops of all threads that were started; at most ``max_threads``.
         self._loops: list[Task[None]] = []
+        # A pool that nobody refers to ends its threads; at the exit `_finish_pools` does.
         finalizer = weakref.finalize(self, self._tasks.put, None)
         finalizer.atexit = False
         _pools.add(self)
@@ -433,10 +434,10 @@ class Workers(Executor):
     def _hand_over(self, task: Task[Any]) -> bool:
         """Hand a task over to a thread, a new one if none is idle; return False if there is no thread."""
         try:
-            self._idle.pop()
+            self._idle_tokens.pop()
         except IndexError:
             if len(self._loops) < self._max_threads:
-                loop = Task(partial(_run_tasks, self._tasks, self._idle, [task]))
+                loop = Task(partial(_run_tasks, self._tasks, self._idle_tokens, [task]))
                 with suppress(RuntimeError):  # The system has no more threads.
                     start(loop.run, f"{self._name}-{len(self._loops)}")
                     self._loops.append(loop)
@@ -466,13 +467,13 @@ class Workers(Executor):
                     loop.wait()
 
 
-def _run_tasks(tasks: SimpleQueue[Task[Any] | None], idle: list[None], first: list[Task[Any]]) -> None:
+def _run_tasks(tasks: SimpleQueue[Task[Any] | None], idle_tokens: list[None], first_task: list[Task[Any]]) -> None:
     """Run tasks in a thread of a pool, beginning with its first one.
 
     A thread that found the queue empty before its first task was queued would count as idle while it runs the task.
     Refers to no pool, so a pool without other references is collected.
     """
-    task: Task[Any] | None = first.pop()  # The loop of a thread outlives its tasks, and keeps none.
+    task: Task[Any] | None = first_task.pop()  # The loop of a thread outlives its tasks, and keeps none.
     while task is not None:
         try:
             task.run()
@@ -482,7 +483,7 @@ def _run_tasks(tasks: SimpleQueue[Task[Any] | None], idle: list[None], first: li
         try:
             task = tasks.get_nowait()
         except Empty:
-            idle.append(None)
+            idle_tokens.append(None)
             task = tasks.get()
     tasks.put(None)  # For the next thread.
 

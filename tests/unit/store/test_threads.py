@@ -120,7 +120,7 @@ def test_pool_runs_tasks_and_starts_no_thread_while_one_is_idle() -> None:
         first = pool.submit(lambda: threading.current_thread().name).result(GUARD)
         names = {first}
         for _ in range(20):
-            while not pool._idle:
+            while not pool._idle_tokens:
                 pass
             names.add(pool.submit(lambda: threading.current_thread().name).result(GUARD))
         assert names == {"txnstore-0"}
@@ -134,7 +134,7 @@ def test_a_thread_that_runs_its_first_task_does_not_count_as_idle(monkeypatch: p
 
     def start_first(run: Callable[[], object], name: str) -> None:
         start(run, name)
-        while not (began.is_set() or pool._idle):
+        while not (began.is_set() or pool._idle_tokens):
             began.wait(0.001)
 
     def meet() -> int:
