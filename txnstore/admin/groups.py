@@ -150,12 +150,22 @@ def remove_members(connection: Connection, name: str) -> int:
     group = _existing_group(connection.view(), check_id("group", name))
     if not group.has_members_at_gateway:
         return 0
-    if group.classic is None:
+    if group.classic is None:  # A group of KIP-848 has no generation to replace: each member leaves.
         for member_id in sorted(group.members):
             connection.submit(LeaveGroup(name, member_id))
         return len(group.members)
-    protocol_type, generation = group.classic.protocol_type, group.generation
-    connection.submit(StoreGeneration(name, generation, generation + 1, protocol_type, None, None, ()))
+    # The members of a classic group are those of its last generation: an empty one replaces it.
+    connection.submit(
+        StoreGeneration(
+            name,
+            expected=group.generation,
+            generation=group.generation + 1,
+            protocol_type=group.classic.protocol_type,
+            protocol=None,
+            leader=None,
+            members=(),
+        )
+    )
     return len(group.classic_members)
 
 

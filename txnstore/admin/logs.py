@@ -61,10 +61,10 @@ def dump_log(
     chain = chain_of_partition(tp, view.chains)
     first = log.log_start if start is None else max(start, log.log_start)
     head = view.states[chain].sequence
-    traces, oldest, deleted = Traces([tp]), head + 1, connection.chains[chain].boundaries.last().sequence
-    for happened in _newest_first(connection, chain, head, deleted, entries):
-        traces.add(happened)
-        oldest = happened.sequence
+    traces, oldest, deleted_up_to = Traces([tp]), head + 1, connection.chains[chain].boundaries.last().sequence
+    for entry in _newest_first(connection, chain, head, deleted_up_to, entries):
+        traces.add(entry)
+        oldest = entry.sequence
         if traces.reach(tp, first):
             break
     is_incomplete = not traces.reach(tp, first) and first < log.high_watermark
@@ -75,22 +75,24 @@ def dump_log(
         high_watermark=log.high_watermark,
         chain=chain,
         lines=tuple(line for line in lines if line.last_offset >= first and (stop is None or line.base_offset < stop)),
-        deleted=deleted if is_incomplete and oldest == deleted + 1 else 0,
-        limited=is_incomplete and oldest > deleted + 1,
+        deleted=deleted_up_to if is_incomplete and oldest == deleted_up_to + 1 else 0,
+        limited=is_incomplete and oldest > deleted_up_to + 1,
     )
 
 
-def _newest_first(connection: Connection, chain: int, head: int, deleted: int, entries: int) -> Iterator[HistoryEntry]:
-    """Read at most ``entries`` entries of a chain, the newest one first."""
+def _newest_first(
+    connection: Connection, chain: int, head: int, deleted_up_to: int, max_entries: int
+) -> Iterator[HistoryEntry]:
+    """Read at most ``max_entries`` entries of a chain, the newest one first."""
     objects, keys = connection.objects, connection.keys
-    stop_before = max(deleted, head - entries)
+    stop_before = max(deleted_up_to, head - max_entries)
     for end in range(head, stop_before, -_WINDOW):
-        numbers = range(end, max(stop_before, end - _WINDOW), -1)
-        results = connection.pool.map(lambda number: read_entry(objects, keys, chain, number), numbers)
-        for number, read in zip(numbers, results, strict=True):
-            if read is None:
-                if number <= connection.chains[chain].boundaries.last().sequence:
+        sequences = range(end, max(stop_before, end - _WINDOW), -1)
+        results = connection.pool.map(lambda sequence: read_entry(objects, keys, chain, sequence), sequences)
+        for sequence, found in zip(sequences, results, strict=True):
+            if found is None:
+                if sequence <= connection.chains[chain].boundaries.last().sequence:
                     return  # A vacuum has deleted it meanwhile.
-                raise missing_entry(keys, chain, number, f"entry {head} exists")
-            entry = read[0]
-            yield HistoryEntry(chain, number, entry.timestamp, entry.writer_id, entry.events, entry.principals)
+                raise missing_entry(keys, chain, sequence, f"entry {head} exists")
+            entry = found[0]
+            yield HistoryEntry(chain, sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals)
