@@ -51,13 +51,13 @@ class _IdleState:
     partition: it reads the heads of the chains, and costs the same for any number of partitions.
 
     Attributes:
-        assignment: The number of the assignment (:attr:`Positions.changes`).
+        assignment_number: That of :class:`Positions`.
         chains: The chains that the positions depend on.
         positions: The position of each flow.
     """
 
     states: tuple[State, ...]
-    assignment: int
+    assignment_number: int
     chains: set[int]
     positions: dict[Flow, int]
 
@@ -236,7 +236,7 @@ class Poller:
         idle = self._idle
         return (
             idle is not None
-            and idle.assignment == self._positions.changes
+            and idle.assignment_number == self._positions.assignment_number
             and all(state is idle_state for state, idle_state in zip(view.states, idle.states, strict=True))
         )
 
@@ -246,7 +246,7 @@ class Poller:
         if any(flow is None for flow in flows) or self._positions.blocking_producers(view):
             return None
         positions = {flow: flow.position for flow in flows if flow is not None}
-        return _IdleState(view.states, self._positions.changes, self._positions.chains(view), positions)
+        return _IdleState(view.states, self._positions.assignment_number, self._positions.chains(view), positions)
 
     def unblocked(self, view: View) -> View:
         """End abandoned transactions that hold back records or starting offsets, and return the view after that."""

@@ -122,7 +122,7 @@ class Positions:
 
     Attributes:
         assigned: The partitions that polls read.
-        changes: How often ``assigned`` has changed; never decreases.
+        assignment_number: How often ``assigned`` has changed; never decreases.
         topics: The subscribed topics, in the order of the call; None if partitions are assigned by hand, or none.
         shared: Whether the group assigns the partitions.
     """
@@ -139,7 +139,7 @@ class Positions:
         self.group = group
         self.reset = reset
         self.assigned: dict[TopicPartition, AssignedPartition] = {}
-        self.changes = 0
+        self.assignment_number = 0
         self.topics: tuple[str, ...] | None = None
         self.shared = False
         #: Partitions with a position that polls read when the group assigns them (again); none is in ``assigned``.
@@ -188,7 +188,7 @@ class Positions:
             if not part.sought:
                 part.move(None)
         self._suspended, self.assigned, self.shared = {**self._suspended, **self.assigned}, {}, True
-        self.changes += 1
+        self.assignment_number += 1
 
     def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
         """Read exactly these partitions, as the group assigns. Those that were read before keep their positions."""
@@ -202,14 +202,14 @@ class Positions:
             if tp in self.assigned:
                 self._suspended[tp] = self.assigned[tp]
                 del self.assigned[tp]
-                self.changes += 1
+                self.assignment_number += 1
 
     def share_nothing(self) -> None:
         """Read no partitions until the group assigns some."""
         for part in self.assigned.values():
             part.move(None)
         self.assigned, self._suspended = {}, {}
-        self.changes += 1
+        self.assignment_number += 1
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -222,7 +222,7 @@ class Positions:
         assigned = {tp: previous[tp] if tp in previous else _new_assignment(view, tp) for tp in tps}
         revoked = [part for tp, part in self.assigned.items() if tp not in assigned]
         self.assigned = assigned
-        self.changes += 1
+        self.assignment_number += 1
         for tp in assigned:
             self._suspended.pop(tp, None)
         for part in revoked:

@@ -86,7 +86,7 @@ class Acl:
 
     @property
     def resources(self) -> str:
-        """Describe the resources."""
+        """The resources in words."""
         if self.resource_type == "CLUSTER":
             return "the cluster"
         word = WORDS[self.resource_type]

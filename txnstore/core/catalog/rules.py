@@ -216,20 +216,20 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     marker there, and that chain decides whether it needs one.
     """
     topic = state.topics[event.name]
-    every = {TopicPartition(event.name, number) for number in range(topic.partitions)}
-    led = {tp for tp in every if tp in state.partitions}
-    deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
+    all_partitions = {TopicPartition(event.name, number) for number in range(topic.partitions)}
+    led_partitions = {tp for tp in all_partitions if tp in state.partitions}
+    deleted_revisions = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
     partitions = state.partitions
-    for tp in sorted(led):
+    for tp in sorted(led_partitions):
         state = with_removed(state, partitions[tp].batches)
         partitions = partitions.remove(tp)
     transactions = state.transactions
     for txn_id, txn in items_of(state.transactions):
-        if txn.partitions & led:
-            transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - led))
+        if txn.partitions & led_partitions:
+            transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - led_partitions))
     groups = state.groups
     for name, group in items_of(state.groups):
-        groups = groups.insert(name, _without_offsets(group, every, event.topic_id))
+        groups = groups.insert(name, _without_offsets(group, all_partitions, event.topic_id))
     return replace(
         state,
         topics=state.topics.remove(event.name),
@@ -237,7 +237,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
         partitions=partitions,
         transactions=transactions,
         groups=groups,
-        deleted=deleted,
+        deleted=deleted_revisions,
     )
 
 
