@@ -31,7 +31,7 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import Command, Map, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
-from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
+from txnstore.errors import CompactionConflictError, CorruptionError, StorageError, TxnStoreError
 
 _LOG = logging.getLogger(__name__)
 
@@ -219,8 +219,11 @@ class _Merges:
                     error = self._replacements.reason(topic, plans, error)
             report.leave(topic, partitions, error)
             older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
-            if older and isinstance(error, CorruptionError) and self.merge(topic, [*inlined_only(plans)]):
-                report.damaged |= older  # One of them is, which must not keep later commits from being merged.
+            # One of them must not keep later commits from being merged. The storage may answer for it the next time.
+            if older and isinstance(error, CorruptionError | StorageError):
+                others_read = self.merge(topic, [*inlined_only(plans)])
+                if others_read and isinstance(error, CorruptionError):
+                    report.damaged |= older
             return False
         commands = [replacement(plan, added, started) for plan, added in zip(plans, merged, strict=True)]
         for first in range(0, len(commands), _RUNS):

@@ -742,6 +742,33 @@ def test_a_damaged_entry_of_a_partition_that_changes_meanwhile_leaves_older_segm
         assert merges._report.batches, "the other partition was merged"
 
 
+def test_without_an_answer_for_an_older_segment_the_small_commits_are_merged(clock: ManualClock) -> None:
+    """It is not damaged: the next merge, with the storage in order again, takes all of them."""
+    faults = FaultStore(MemoryStore(clock=clock))
+    with new_store(clock, faults) as store:
+        store.create_topic("t", partitions=2)
+        for number in range(8):
+            send(store, numbers(1, number))
+            merge_now(store)
+        older = batches(store)[3].segment.object
+        send(store, numbers(2, 8))
+        expected = rows(store)
+        connection_of(store).objects.forget()
+        faults.plan = on(Fault.ERROR_BEFORE, "get", key_contains=older, times=None)
+        report = merge_quietly(store)
+        assert (report.batches, report.left, report.damaged) == (4, {T0, T1}, set())
+        assert [type(error) for error in report.errors] == [StorageError]
+        assert merged(store) == [1] * 8 + [2]
+        faults.plan = no_faults
+        assert rows(store) == expected
+        send(store, numbers(1, 10))
+        expected = rows(store)
+        merge_now(store)
+        assert merged(store) == [11]
+        assert rows(store) == expected
+        sound(store)
+
+
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_RESPONSE])
 def test_a_replacement_of_unknown_outcome(clock: ManualClock, fault: Fault) -> None:
     faults = FaultStore(MemoryStore(clock=clock))
