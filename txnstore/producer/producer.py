@@ -324,7 +324,9 @@ class Producer:
         """Register all records and offsets, then leave the decision to an external coordinator (KIP-939, TPC-03).
 
         The transaction takes no more records and has no timeout: it stays open until this producer, or another one with
-        ``keep_prepared``, commits, aborts or completes it. The call may be repeated, and then returns the same name.
+        ``keep_prepared``, commits, aborts or completes it. The call may be repeated: it then returns the same name, and
+        asks nobody. What another process has done meanwhile, the end of the transaction says: ``ProducerFencedError``
+        after a newer instance, ``InvalidProducerEpochError`` of a commit after an abort.
 
         Returns:
             The name of the prepared transaction, which the external coordinator stores with its decision.

@@ -113,6 +113,40 @@ def test_repeated_prepare_returns_the_same_name(bucket: MemoryStore, clock: Manu
     assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS}
 
 
+@pytest.mark.parametrize("what", ["fenced", "kept", "aborted"])
+@pytest.mark.parametrize("end", ["commit", "abort", "complete"])
+def test_after_a_repeated_prepare_the_end_of_the_transaction_says_what_others_did(
+    bucket: MemoryStore, clock: ManualClock, what: str, end: str
+) -> None:
+    """As in Kafka, a prepared producer asks nobody: that it was fenced, or its transaction aborted, tells the end."""
+    producer, name = prepared(process(bucket, clock))
+    other = process(bucket, clock)
+    if what == "aborted":
+        assert other.abort_transaction(name_of(other))
+    else:
+        other.producer(name_of(other), keep_prepared=what == "kept")
+    assert producer.prepare_transaction() == name
+    calls = {
+        "commit": producer.commit_transaction,
+        "abort": producer.abort_transaction,
+        "complete": lambda: producer.complete_transaction(name),
+    }
+    if what != "aborted":
+        with pytest.raises(ProducerFencedError):
+            calls[end]()
+        with pytest.raises(ProducerFencedError):
+            producer.prepare_transaction()
+    elif end == "abort":
+        producer.abort_transaction()
+    else:
+        with pytest.raises(InvalidProducerEpochError):
+            calls[end]()
+        with pytest.raises(InvalidTxnStateError):
+            producer.prepare_transaction()
+        producer.abort_transaction()
+    assert value_counts(process(bucket, clock)) == {}
+
+
 def test_tpc_04_unprepared_transaction_cannot_be_completed(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-04: Kafka's ``completeTransaction`` refuses one that is open and not prepared; it stays open."""
     producer = process(bucket, clock).producer("id")
