@@ -92,7 +92,7 @@ class Scan:
         self._filter = filter
         self._reading = self._columns
         if filter is not None:
-            names = _with_filtered(Columns(self.topic).schema, self._columns.names, filter)
+            names = _with_columns_of_filter(Columns(self.topic).schema, self._columns.names, filter)
             self._reading = Columns(self.topic, names)
         warn_blocked(connection, self.blocked(), None if snapshot is None else view)
 
@@ -224,7 +224,7 @@ def _bounds_of(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPa
     return result
 
 
-def _with_filtered(schema: pa.Schema, columns: Sequence[str], expression: Any) -> list[str]:
+def _with_columns_of_filter(schema: pa.Schema, columns: Sequence[str], expression: Any) -> list[str]:
     """Return the columns of the result, then those that only the filter needs. Checks the filter.
 
     Arrow has no call for the columns of an expression, but it refuses to bind one to a schema without them.
@@ -234,10 +234,13 @@ def _with_filtered(schema: pa.Schema, columns: Sequence[str], expression: Any) -
     except (pa.ArrowException, TypeError, ValueError) as error:
         msg = f"the filter does not fit the columns of the topic: {error}"
         raise SchemaMismatchError(msg) from error
-    return [*columns, *(name for name in schema.names if name not in columns and _columns_in(expression, name, schema))]
+    return [
+        *columns,
+        *(name for name in schema.names if name not in columns and _needs_column(expression, name, schema)),
+    ]
 
 
-def _columns_in(expression: Any, column: str, schema: pa.Schema) -> bool:
+def _needs_column(expression: Any, column: str, schema: pa.Schema) -> bool:
     """Whether an expression needs a column: a table without it cannot evaluate it."""
     without = schema.remove(schema.get_field_index(column))
     try:

@@ -209,7 +209,7 @@ def _check_content(objects: ObjectStore, parts: Sequence[_Part], columns: Column
         for number, together in groupby(sorted(pieces, key=_piece_number), _piece_number):
             table = file.read(number, names)
             for rows, content in together:
-                content.add(table.slice(rows.start, rows.rows), rows.at)
+                content.add(table.slice(rows.start, rows.rows), rows.start_row)
         if isinstance(file, HashedSegment):
             file.compare()
     except CorruptionError as error:
@@ -230,7 +230,7 @@ def _open_hashed(objects: ObjectStore, part: Slice) -> SegmentFile:
     """
     segment = part.batch.segment
     if not has_footer(segment) or segment.size <= ranged.WHOLE_BYTES:
-        return open_whole(objects, part.tp, segment, hashed=True)
+        return open_whole(objects, part.tp, segment, check_hash=True)
     file = HashedSegment(objects, part.tp, segment)
     check_file(segment, file)
     return file

@@ -25,8 +25,10 @@ def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition], sn
         snapshot: The view of the snapshot that the caller chose, whose transactions may have ended; None for a new one.
     """
     warned: set[Cause] = connection.cached("blocked reads", set)
-    past = snapshot is not None and snapshot.sequence < connection.view(refresh=False).sequence
-    for cause, text in describe(blocked, connection.runtime.clock(), read_only=connection.read_only, past=past).items():
+    is_past = snapshot is not None and snapshot.sequence < connection.view(refresh=False).sequence
+    for cause, text in describe(
+        blocked, connection.runtime.clock(), read_only=connection.read_only, past=is_past
+    ).items():
         if cause not in warned:
             warned.add(cause)
             warnings.warn(text, BlockedReadWarning, stacklevel=level_of_caller())
@@ -42,7 +44,7 @@ def describe(blocked: Iterable[BlockedPartition], now: int, *, read_only: bool, 
     """
     causes: dict[Cause, list[BlockedPartition]] = {}
     for part in blocked:
-        causes.setdefault(_cause(part, "past" if past else _kind(part, now)), []).append(part)
+        causes.setdefault(_cause(part, "past" if past else _kind_of_wait(part, now)), []).append(part)
     return {cause: _text(cause[1], parts, read_only=read_only) for cause, parts in causes.items()}
 
 
@@ -50,7 +52,7 @@ def _cause(part: BlockedPartition, kind: str) -> Cause:
     return part.producer_id if part.transactional_id is None else part.transactional_id, kind
 
 
-def _kind(part: BlockedPartition, now: int) -> str:
+def _kind_of_wait(part: BlockedPartition, now: int) -> str:
     if part.transactional_id is None:
         return "unknown"
     if part.expires_at is None:
@@ -93,9 +95,9 @@ def _advice(kind: str, expires_at: int | None, *, read_only: bool) -> str:
                 "clock is ahead of the storage's. `txnstore recover` tries again"
             )
         case _:
-            return f"Unless it ends before, a reader that may write aborts it after {_at(expires_at)}."
-    return f"It is past its timeout since {_at(expires_at)}: {end}."
+            return f"Unless it ends before, a reader that may write aborts it after {_instant_or_timeout(expires_at)}."
+    return f"It is past its timeout since {_instant_or_timeout(expires_at)}: {end}."
 
 
-def _at(moment: int | None) -> str:
+def _instant_or_timeout(moment: int | None) -> str:
     return instant(moment) if moment is not None else "its timeout"

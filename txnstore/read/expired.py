@@ -22,30 +22,30 @@ def expirations(connect: Callable[[], Connection]) -> Iterator[None]:
     except CorruptionError as error:
         if not isinstance(error.__cause__, SegmentNotFoundError):
             raise
-        raise judged(connect(), error) from error.__cause__
+        raise judge_missing_segment(connect(), error) from error.__cause__
 
 
-def judged(connection: Connection, error: TxnStoreError) -> TxnStoreError:
+def judge_missing_segment(connection: Connection, error: TxnStoreError) -> TxnStoreError:
     """The error to raise for a missing segment; other errors are returned unchanged.
 
     No vacuum deletes a segment that the newest state names. What it does not name, only an old snapshot can need. It
     costs a look at the heads of the chains, so it must not be called by a thread of the pool for requests.
     """
-    missing = error.__cause__
-    if not isinstance(missing, SegmentNotFoundError):
+    not_found = error.__cause__
+    if not isinstance(not_found, SegmentNotFoundError):
         return error
     try:
         view = connection.view()
-        logs = [log for _, log in view.partitions_of(missing.tp.topic)] if missing.tp.topic in view.topics else []
+        logs = [log for _, log in view.partitions_of(not_found.tp.topic)] if not_found.tp.topic in view.topics else []
     except (StorageError, CorruptionError) as failure:
         return failure  # Whether it is lost is unknown now.
     except TxnStoreError:
         return error
     # The partition is the one in the key, and other partitions may have rows of the segment, too.
-    if any(batch.segment.key == missing.key for log in logs for batch in log.batches):
+    if any(batch.segment.key == not_found.key for log in logs for batch in log.batches):
         return error
     msg = (
-        f"segment {missing.key} of {missing.tp} was deleted by a vacuum: a compaction, a retention or the deletion of "
-        "the topic has dropped it since this snapshot was taken"
+        f"segment {not_found.key} of {not_found.tp} was deleted by a vacuum: a compaction, a retention or the "
+        "deletion of the topic has dropped it since this snapshot was taken"
     )
     return SnapshotExpiredError(msg)

@@ -70,10 +70,10 @@ def find_partitions(view: View, topic: str, numbers: Iterable[int] | None) -> li
         UnknownTopicOrPartitionError: The topic or a partition does not exist.
     """
     count = view.find_topic(topic).partitions
-    chosen = sorted({TopicPartition(topic, number) for number in (range(count) if numbers is None else numbers)})
-    for tp in chosen:
+    tps = sorted({TopicPartition(topic, number) for number in (range(count) if numbers is None else numbers)})
+    for tp in tps:
         view.find_partition(tp)
-    return chosen
+    return tps
 
 
 def offset_for_time(
@@ -135,19 +135,21 @@ def offset_of_greatest_time(
         if greatest is not None and last < greatest.timestamp:
             break
         if first == last and part.layout is Layout.APPENDED:
-            found = [OffsetAndTimestamp(part.start, first)]
+            candidates = [OffsetAndTimestamp(part.start, first)]
         else:
             opened = open_slice(objects, part, columns)
-            found = [_greatest_of(table) for table in map(opened.read, range(len(opened))) if table.num_rows]
+            candidates = [
+                _record_with_greatest_time(table) for table in map(opened.read, range(len(opened))) if table.num_rows
+            ]
         greatest = max(
-            [*found, *([] if greatest is None else [greatest])],
+            [*candidates, *([] if greatest is None else [greatest])],
             key=lambda each: (each.timestamp, -each.offset),
             default=None,
         )
     return greatest
 
 
-def _greatest_of(table: pa.Table) -> OffsetAndTimestamp:
+def _record_with_greatest_time(table: pa.Table) -> OffsetAndTimestamp:
     moments = table.column("_timestamp").cast(pa.int64())
     row = pc.index(moments, pc.max(moments)).as_py()
     return OffsetAndTimestamp(table.column("_offset")[row].as_py(), moments[row].as_py())

@@ -147,7 +147,7 @@ def choose_fetch_mode(
         is_part = not part.batch.alone and 4 * rows < segment.rows
     else:
         names = [name for name in columns.needs(part) if name != PARTITION_FIELD.name]  # Small, or not there.
-        stored = len(columns.everything) + (0 if part.origin is not None else 2)  # _offset and _timestamp
+        stored = len(columns.topic_fields) + (0 if part.origin is not None else 2)  # _offset and _timestamp
         is_part = segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * len(names) < stored
     return Fetch.RANGES if in_parts or is_part else Fetch.WHOLE
 
@@ -233,8 +233,10 @@ class RangedObject:
         if start % blocks.size == 0:
             self._check(blocks, start, data[: self.footer_start - start])
             return data
-        [(first, before)] = self.fetch([(start, self.footer_start)]).items()  # of a writer with blocks of another size
-        return before[start - first :] + data[self.footer_start - start :]
+        [(first, before_footer)] = self.fetch(
+            [(start, self.footer_start)]
+        ).items()  # of a writer with blocks of another size
+        return before_footer[start - first :] + data[self.footer_start - start :]
 
     def around(self, start: int, end: int) -> tuple[int, int]:
         """The bytes of the blocks that hold the bytes ``[start, end)`` before the footer."""
@@ -256,7 +258,7 @@ class RangedObject:
         if any(not 0 <= start <= end <= self.footer_start for start, end in ranges):
             msg = f"segment {self._segment.key} of {self._tp} cannot be read as parquet: a column is outside the file"
             raise CorruptionError(msg)
-        return {start: self._check(blocks, start, self._get(start, end)) for start, end in _joined(blocks, ranges)}
+        return {start: self._check(blocks, start, self._get(start, end)) for start, end in _join_ranges(blocks, ranges)}
 
     def _check(self, blocks: Blocks, start: int, data: bytes) -> bytes:
         self._compare(blocks, start, data)
@@ -278,14 +280,14 @@ class RangedObject:
         try:
             data = self._objects.get(segment.key, start, end)
         except ObjectNotFoundError:
-            raise missing(self._tp, segment) from SegmentNotFoundError(self._tp, segment.key)
+            raise missing_segment(self._tp, segment) from SegmentNotFoundError(self._tp, segment.key)
         if len(data) != end - start:
             msg = f"segment {segment.key} of {self._tp} is truncated: it ends before byte {end:,} of {segment.size:,}"
             raise CorruptionError(msg)
         return data
 
 
-def _joined(blocks: Blocks, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _join_ranges(blocks: Blocks, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The ranges widened to blocks; those that are near each other as one."""
     joined: list[tuple[int, int]] = []
     for start, end in (blocks.around(*each) for each in ranges):
@@ -329,7 +331,7 @@ class SegmentNotFoundError(ObjectNotFoundError):
         return type(self), (self.tp, self.key)  # A task of Spark returns its errors to the driver.
 
 
-def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
+def missing_segment(tp: TopicPartition, segment: Segment) -> CorruptionError:
     """The error of a segment that does not exist; raise it from a :class:`SegmentNotFoundError`."""
     expected = f"an object of {segment.size} bytes was expected"
     if segment.is_range:
@@ -355,17 +357,17 @@ class HashedSegment(RangedSegment):
         super().__init__(objects, tp, segment)
         self._tp, self._segment = tp, segment
         self._sha256 = hashlib.sha256()
-        self._at = 0
+        self._hashed_up_to = 0
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
         """Fetch a row group, and decode these columns of it."""
         ranges = self._footer.byte_ranges(piece, self.columns)
-        if not ranges or ranges[0][0] < self._at:
+        if not ranges or ranges[0][0] < self._hashed_up_to:
             return super().read(piece, columns)
         start, end = ranges[0][0], max(limit for _, limit in ranges)
-        if start - self._at > _STEP_BYTES:
-            self._pass(start)
-        file = self._footer.open(PartialFile(self._size, self._next(end)))
+        if start - self._hashed_up_to > _STEP_BYTES:
+            self._hash_up_to(start)
+        file = self._footer.open(PartialFile(self._size, self._fetch_up_to(end)))
         return self._footer.read(file, piece, columns)
 
     def compare(self) -> None:
@@ -374,21 +376,21 @@ class HashedSegment(RangedSegment):
         Raises:
             CorruptionError: The segment is missing or damaged, or its hash is not the one that the chain records.
         """
-        self._pass(self._object.footer_start)
+        self._hash_up_to(self._object.footer_start)
         self._sha256.update(self._object.footer().data)
         digest, expected = self._sha256.hexdigest(), self._segment.sha256
         if digest != expected:
             msg = f"segment {self._segment.key} of {self._tp} was altered: its SHA-256 is {digest}; expected {expected}"
             raise CorruptionError(msg)
 
-    def _pass(self, end: int) -> None:
-        while self._at < end:
-            self._next(min(end, self._at + _STEP_BYTES))
+    def _hash_up_to(self, end: int) -> None:
+        while self._hashed_up_to < end:
+            self._fetch_up_to(min(end, self._hashed_up_to + _STEP_BYTES))
 
-    def _next(self, end: int) -> dict[int, bytes]:
+    def _fetch_up_to(self, end: int) -> dict[int, bytes]:
         """The blocks with the bytes up to ``end`` that were not hashed before."""
-        parts = self._object.fetch([(self._at, end)])
+        parts = self._object.fetch([(self._hashed_up_to, end)])
         [(first, data)] = parts.items()
-        self._sha256.update(memoryview(data)[self._at - first : end - first])
-        self._at = end
+        self._sha256.update(memoryview(data)[self._hashed_up_to - first : end - first])
+        self._hashed_up_to = end
         return parts

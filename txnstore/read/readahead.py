@@ -32,10 +32,10 @@ _FILE_FETCHES = 4
 #: The maximum number of pieces that are being decoded, or are decoded and not yet returned.
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 #: The maximum number of segments that are read together, of the bytes of one, and of those of all.
-_TOGETHER, _SMALL_BYTES, _TOGETHER_BYTES = 32, 256 << 10, 2 << 20
+_MAX_TOGETHER, _MAX_SMALL_BYTES, _MAX_TOGETHER_BYTES = 32, 256 << 10, 2 << 20
 
 
-def most_fetches(objects: ObjectStore) -> int:
+def max_fetches(objects: ObjectStore) -> int:
     """The maximum number of segments fetched concurrently."""
     return _FILE_FETCHES if objects.url.startswith("file:") else MAX_FETCHES
 
@@ -46,13 +46,13 @@ class Fetched:
 
     Attributes:
         opened: The slice, whose pieces can be read.
-        only: The table of the only piece, already decoded; None if there are several pieces, or none.
+        only_table: The table of the only piece, already decoded; None if there are several pieces, or none.
         tables: The tables of the pieces in order; each is decoded when it is taken.
         pieces: The number of pieces.
     """
 
     opened: OpenSlice
-    only: pa.Table | None
+    only_table: pa.Table | None
     tables: Iterator[pa.Table]
     pieces: int
 
@@ -63,19 +63,19 @@ def fetch_slice(objects: ObjectStore, part: Slice, columns: Columns) -> Fetched:
     if len(opened) == 1:
         table = opened.read(0)
         return Fetched(opened, table, iter((table,)), 1)
-    return _undecoded(opened)
+    return _fetched_undecoded(opened)
 
 
-def _undecoded(opened: OpenSlice) -> Fetched:
+def _fetched_undecoded(opened: OpenSlice) -> Fetched:
     return Fetched(opened, None, map(opened.read, range(len(opened))), len(opened))
 
 
-def _open(objects: ObjectStore, part: Slice, columns: Columns) -> Fetched:
+def _fetch_undecoded(objects: ObjectStore, part: Slice, columns: Columns) -> Fetched:
     """Open a slice, and decode nothing."""
-    return _undecoded(open_slice(objects, part, columns))
+    return _fetched_undecoded(open_slice(objects, part, columns))
 
 
-class _Together:
+class _FetchedTogether:
     """Slices of small segments that were fetched by one task, to be decoded by one.
 
     ``error``: why the segment after them could not be fetched; None if it was not asked for, or they are all.
@@ -95,10 +95,12 @@ class _Together:
         return read_together(self._slices, self._columns)
 
 
-def _fetch(objects: ObjectStore, parts: Sequence[Slice], columns: Columns, *, decode: bool) -> Fetched | _Together:
+def _fetch(
+    objects: ObjectStore, parts: Sequence[Slice], columns: Columns, *, decode: bool
+) -> Fetched | _FetchedTogether:
     """Open one slice, or several of small segments."""
     if len(parts) == 1:
-        fetched = fetch_slice if decode else _open
+        fetched = fetch_slice if decode else _fetch_undecoded
         return fetched(objects, parts[0], columns)
     opened: list[OpenSlice] = []
     try:
@@ -107,8 +109,8 @@ def _fetch(objects: ObjectStore, parts: Sequence[Slice], columns: Columns, *, de
     except Exception as error:
         if not opened:
             raise
-        return _Together(opened, columns, error)
-    return _Together(opened, columns, None)
+        return _FetchedTogether(opened, columns, error)
+    return _FetchedTogether(opened, columns, None)
 
 
 def one_ahead(pool: Executor, opened: OpenSlice) -> Iterator[pa.Table]:
@@ -116,16 +118,16 @@ def one_ahead(pool: Executor, opened: OpenSlice) -> Iterator[pa.Table]:
 
     Closing the iterator cancels a read that has not started.
     """
-    following = pool.submit(opened.read, 0) if len(opened) else None
+    next_read = pool.submit(opened.read, 0) if len(opened) else None
     try:
         for number in range(1, len(opened) + 1):
-            assert following is not None  # there is a piece for each turn
-            current = following
-            following = pool.submit(opened.read, number) if number < len(opened) else None
-            yield current.result()
+            assert next_read is not None  # there is a piece for each turn
+            current_read = next_read
+            next_read = pool.submit(opened.read, number) if number < len(opened) else None
+            yield current_read.result()
     finally:
-        if following is not None:
-            following.cancel()
+        if next_read is not None:
+            next_read.cancel()
 
 
 def read_ahead(
@@ -166,17 +168,17 @@ def read_ahead(
     try:
         while True:
             while len(tables) < decodes:
-                following = next(pieces, None)
-                if following is not None:
-                    tables.append(following)
-                elif fetches.fill() and (not tables or fetches.arrived()):
+                next_table = next(pieces, None)
+                if next_table is not None:
+                    tables.append(next_table)
+                elif fetches.fill() and (not tables or fetches.has_next_arrived()):
                     pieces = _decode(pool, fetches.pop(), ahead=decode_ahead)
                     fetches.fill()
                 else:
                     break
             if not tables:
                 return
-            yield _taken(tables)
+            yield _take_table(tables)
     finally:
         fetches.cancel()
         for table in tables:
@@ -184,7 +186,7 @@ def read_ahead(
                 table.cancel()
 
 
-def _taken(tables: deque[Future[pa.Table] | pa.Table]) -> pa.Table:
+def _take_table(tables: deque[Future[pa.Table] | pa.Table]) -> pa.Table:
     """The next table, to which nothing else refers from now on."""
     table = tables.popleft()
     return table.result() if isinstance(table, Future) else table
@@ -210,78 +212,82 @@ class _Fetches:
         #: The slices that are not requested yet, in order.
         self._waiting = deque(slices)
         #: The fetches that were begun and not taken, in order, each with its number of bytes.
-        self._flying: deque[tuple[int, Future[Fetched | _Together]]] = deque()
+        self._in_flight: deque[tuple[int, Future[Fetched | _FetchedTogether]]] = deque()
         #: The bytes of these fetches in total, and the number from which on no other one is begun.
         self._bytes, self._window = 0, min(window, MAX_FETCH_BYTES)
         #: The largest number of these fetches.
-        self._most = most_fetches(objects)
+        self._max_fetches = max_fetches(objects)
         # Few segments are fetched concurrently, not one after the other.
-        self._most_together = min(_TOGETHER, len(self._waiting) // MAX_FETCHES)
+        self._max_together = min(_MAX_TOGETHER, len(self._waiting) // MAX_FETCHES)
         self._together = together
 
     def fill(self) -> bool:
         """Start fetches until the window is full; returns whether any segment is in the window."""
-        while self._waiting and len(self._flying) < self._most and (not self._flying or self._bytes < self._window):
-            parts = self._following()
+        while (
+            self._waiting
+            and len(self._in_flight) < self._max_fetches
+            and (not self._in_flight or self._bytes < self._window)
+        ):
+            parts = self._take_next_slices()
             size = sum(fetched_bytes(self._objects, part, self._columns) for part in parts)
-            self._flying.append((size, self._pool.submit(self._fetch, parts)))
+            self._in_flight.append((size, self._pool.submit(self._fetch, parts)))
             self._bytes += size
-        return bool(self._flying)
+        return bool(self._in_flight)
 
-    def _following(self) -> list[Slice]:
+    def _take_next_slices(self) -> list[Slice]:
         """The next slice, with those of small segments that are fetched together with it."""
         parts = [self._waiting.popleft()]
         size = parts[0].batch.segment.size
-        while size <= _TOGETHER_BYTES and self._waiting and len(parts) < self._most_together:
-            last, following = parts[-1].batch.segment, self._waiting[0].batch.segment
-            if not (self._together or (last.inlined and following.inlined)):
+        while size <= _MAX_TOGETHER_BYTES and self._waiting and len(parts) < self._max_together:
+            last_segment, next_segment = parts[-1].batch.segment, self._waiting[0].batch.segment
+            if not (self._together or (last_segment.inlined and next_segment.inlined)):
                 break
-            if max(last.size, following.size) > _SMALL_BYTES:
+            if max(last_segment.size, next_segment.size) > _MAX_SMALL_BYTES:
                 break
             parts.append(self._waiting.popleft())
-            size += following.size
+            size += next_segment.size
         return parts
 
-    def arrived(self) -> bool:
+    def has_next_arrived(self) -> bool:
         """Whether the next segment has been fetched."""
-        return self._flying[0][1].done()
+        return self._in_flight[0][1].done()
 
-    def pop(self) -> Future[Fetched | _Together]:
+    def pop(self) -> Future[Fetched | _FetchedTogether]:
         """Remove the next segment from the window; waits until it has been fetched."""
-        size, future = self._flying.popleft()
+        size, future = self._in_flight.popleft()
         self._bytes -= size
         with suppress(CancelledError):
             future.exception()
         return future
 
     def cancel(self) -> None:
-        for _, future in self._flying:
+        for _, future in self._in_flight:
             future.cancel()
 
 
-def _decode(pool: Executor, arrived: Future[Any], *, ahead: bool) -> Iterator[Future[pa.Table] | pa.Table]:
+def _decode(pool: Executor, fetch: Future[Any], *, ahead: bool) -> Iterator[Future[pa.Table] | pa.Table]:
     """The pieces of a segment; taking one starts its decoding, or with ``ahead=False`` decodes it.
 
     A failed fetch is returned as the only piece.
     """
-    if arrived.exception() is not None:
-        yield arrived
+    if fetch.exception() is not None:
+        yield fetch
         return
-    fetched: Fetched | _Together = arrived.result()
-    if isinstance(fetched, _Together):
+    fetched: Fetched | _FetchedTogether = fetch.result()
+    if isinstance(fetched, _FetchedTogether):
         if len(fetched):
             yield pool.submit(fetched.read) if ahead else fetched.read()
         if fetched.error is not None:
-            yield _failed(fetched.error)
+            yield _failed_future(fetched.error)
         return
-    if fetched.only is not None:
-        yield fetched.only
+    if fetched.only_table is not None:
+        yield fetched.only_table
         return
     for number in range(fetched.pieces):
         yield pool.submit(fetched.opened.read, number) if ahead else fetched.opened.read(number)
 
 
-def _failed(error: Exception) -> Future[pa.Table]:
+def _failed_future(error: Exception) -> Future[pa.Table]:
     future: Future[pa.Table] = Future()
     future.set_exception(error)
     return future

@@ -31,9 +31,9 @@ from txnstore.read.ranged import (
     SegmentNotFoundError,
     choose_fetch_mode,
     has_footer,
-    missing,
+    missing_segment,
 )
-from txnstore.read.rows import Columns, NewerSchemaError, Run, each_number, evaluate, unreadable
+from txnstore.read.rows import Columns, NewerSchemaError, Run, evaluate, range_numbers, unreadable
 from txnstore.segment.codec import min_row_groups, verify_checksum
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import OFFSET_FIELD
@@ -62,12 +62,12 @@ def fetched_bytes(objects: ObjectStore, part: Slice, columns: Columns) -> int:
 
 
 class PieceRows(NamedTuple):
-    """The rows ``[start, start + rows)`` of a piece; ``at`` is the number of the first of them in the segment."""
+    """The rows ``[start, start + rows)`` of a piece; ``start_row`` is the number of the first one in the segment."""
 
     number: int
     start: int
     rows: int
-    at: int
+    start_row: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class OpenSlice:
 
     def share(self, share: Share) -> OpenSlice:
         """The pieces of a share."""
-        first, last = (len(self._pieces) * each // share.count for each in (share.number, share.number + 1))
-        return OpenSlice(self.part, self._columns, self.file, self._pieces[first:last])
+        first_piece, end_piece = (len(self._pieces) * each // share.count for each in (share.number, share.number + 1))
+        return OpenSlice(self.part, self._columns, self.file, self._pieces[first_piece:end_piece])
 
     def read(self, number: int) -> pa.Table:
         """Decode one piece; of a large segment it is fetched first.
@@ -134,7 +134,7 @@ class OpenSlice:
         Raises:
             CorruptionError: The piece cannot be decoded; or the segment is missing or damaged.
         """
-        return _fit(self._columns, *self._decode(number))
+        return _evaluate_run(self._columns, *self._decode(number))
 
     def decoded(self) -> Iterator[tuple[pa.Table, Run]]:
         """Decode all pieces, without the conversion to the columns of the read; see :func:`read_together`."""
@@ -148,10 +148,10 @@ class OpenSlice:
             if piece.rows != table.num_rows:
                 table = table.slice(piece.start, piece.rows)
             if self.part.origin is None:
-                table = _cut(table, self.part.start, self.part.limit)
+                table = _rows_between(table, self.part.start, self.part.limit)
         except DAMAGE as error:
             raise unreadable(segment, error) from error
-        return table, Run(self.part, table.num_rows, piece.at)
+        return table, Run(self.part, table.num_rows, piece.start_row)
 
 
 def open_slice(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts: bool = False) -> OpenSlice:
@@ -167,26 +167,32 @@ def open_slice(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts:
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    tp, segment = part.tp, part.batch.segment
-    file: SegmentFile | None = None
-    cache = read_cache_of(objects)
-    fetch_mode = choose_fetch_mode(part, columns, cache, in_parts=in_parts)
-    if cache is not None and fetch_mode is Fetch.KEPT:
-        decoded = cache.decoded
-        # The key is the whole Segment: all that open_whole checks the file against.
-        file = cache.once(segment, segment.size, lambda: _kept(open_whole(objects, tp, segment), segment, decoded))
-        if file is None:  # The cache is full: choose again without it.
-            fetch_mode = choose_fetch_mode(part, columns, in_parts=in_parts)
-    if file is None and fetch_mode is Fetch.RANGES:
-        file = RangedSegment(objects, tp, segment)
-        check_file(segment, file)
-    if file is None:
-        file = open_whole(objects, tp, segment)
+    file = _open_file(objects, part, columns, in_parts=in_parts)
     return OpenSlice(part, columns, file, pieces_of(part, file))
 
 
-class _KeptSegment:
-    """A segment that a reader keeps for other batches. Thread-safe.
+def _open_file(objects: ObjectStore, part: Slice, columns: Columns, *, in_parts: bool) -> SegmentFile:
+    """Open the segment of a slice: from the read cache, by ranges or whole."""
+    tp, segment = part.tp, part.batch.segment
+    cache = read_cache_of(objects)
+    fetch_mode = choose_fetch_mode(part, columns, cache, in_parts=in_parts)
+    if cache is not None and fetch_mode is Fetch.KEPT:
+        # The key is the whole Segment: all that open_whole checks the file against.
+        cached_file = cache.once(
+            segment, segment.size, lambda: _cached_file(open_whole(objects, tp, segment), segment, cache.decoded)
+        )
+        if cached_file is not None:
+            return cached_file
+        fetch_mode = choose_fetch_mode(part, columns, in_parts=in_parts)  # The cache is full: choose without it.
+    if fetch_mode is not Fetch.RANGES:
+        return open_whole(objects, tp, segment)
+    ranged_file = RangedSegment(objects, tp, segment)
+    check_file(segment, ranged_file)
+    return ranged_file
+
+
+class _CachedSegment:
+    """A segment in the read cache of a reader, for other batches. Thread-safe.
 
     The rows of partitions that are read one after the other lie in the same piece: it is decoded once for them.
     """
@@ -199,26 +205,26 @@ class _KeptSegment:
         return self._file.offset_range(piece)
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        name = self._segment, piece, tuple(columns)
-        table = self._decoded.find(name)
+        cache_key = self._segment, piece, tuple(columns)
+        table = self._decoded.find(cache_key)
         if table is None:
             table = self._file.read(piece, columns)
-            self._decoded.keep(name, table, table.nbytes)
+            self._decoded.keep(cache_key, table, table.nbytes)
         return table
 
 
-def _kept(file: SegmentFile, segment: Segment, decoded: ByteCache[Hashable, Any]) -> SegmentFile:
+def _cached_file(file: SegmentFile, segment: Segment, decoded: ByteCache[Hashable, Any]) -> SegmentFile:
     """A file that is read several times: one that is in memory needs no more."""
-    return file if isinstance(file, DecodedSegment) else _KeptSegment(file, segment, decoded)
+    return file if isinstance(file, DecodedSegment) else _CachedSegment(file, segment, decoded)
 
 
-def open_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> SegmentFile:
-    """Fetch all bytes of a segment with one GET, and check them; ``hashed``: see :func:`fetch`.
+def open_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, check_hash: bool = False) -> SegmentFile:
+    """Fetch all bytes of a segment with one GET, and check them; ``check_hash``: see :func:`fetch`.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    data = fetch(objects, tp, segment, hashed=hashed)
+    data = fetch(objects, tp, segment, check_hash=check_hash)
     try:
         file = open_segment(data, segment.format)
     except DAMAGE as error:
@@ -257,8 +263,8 @@ def read_together(slices: Iterable[OpenSlice], columns: Columns) -> pa.Table:
         CorruptionError: A slice cannot be decoded.
     """
     tables: list[pa.Table] = []
-    for _, some in groupby(slices, lambda opened: isinstance(opened.file, DecodedSegment)):
-        opened = [*some]
+    for _, alike in groupby(slices, lambda opened: isinstance(opened.file, DecodedSegment)):
+        opened = [*alike]
         decoded = [(each.part, each.file) for each in opened if isinstance(each.file, DecodedSegment)]
         tables += [read_decoded(decoded, columns)] if decoded else _read_pieces(opened, columns)
     return pa.concat_tables(tables).combine_chunks() if tables else columns.schema.empty_table()
@@ -278,7 +284,7 @@ def _read_pieces(slices: Iterable[OpenSlice], columns: Columns) -> Iterator[pa.T
             yield evaluate(columns, _concatenated(rows), runs)
         except _UNFIT:
             for table, run in zip(rows, runs, strict=True):
-                _fit(columns, table, run)  # Names the segment.
+                _evaluate_run(columns, table, run)  # Names the segment.
             raise
 
 
@@ -289,9 +295,9 @@ def read_decoded(parts: Sequence[tuple[Slice, DecodedSegment]], columns: Columns
         CorruptionError: A segment is not what the chain or the topic says.
     """
 
-    def kind(of: tuple[Slice, DecodedSegment]) -> tuple[object, ...]:
+    def kind(decoded: tuple[Slice, DecodedSegment]) -> tuple[object, ...]:
         """What slices have in common that are converted together."""
-        part, file = of
+        part, file = decoded
         return file.table.schema, columns.kind(part)
 
     tables: list[pa.Table] = []
@@ -300,38 +306,44 @@ def read_decoded(parts: Sequence[tuple[Slice, DecodedSegment]], columns: Columns
         part, file = together[0]
         columns.check(part.batch, file.columns)  # They are alike.
         try:
-            tables.append(evaluate(columns, *_taken(together, columns)))
+            tables.append(evaluate(columns, *_take_rows(together, columns)))
         except _UNFIT as error:
-            for each in together if len(together) > 1 else ():
-                read_decoded([each], columns)  # Names the segment.
+            for decoded in together if len(together) > 1 else ():
+                read_decoded([decoded], columns)  # Names the segment.
             raise unreadable(part.batch.segment, error) from error
     return pa.concat_tables(tables).combine_chunks() if tables else columns.schema.empty_table()
 
 
-def _taken(parts: Sequence[tuple[Slice, DecodedSegment]], columns: Columns) -> tuple[pa.Table, list[Run]]:
+def _take_rows(parts: Sequence[tuple[Slice, DecodedSegment]], columns: Columns) -> tuple[pa.Table, list[Run]]:
     """The rows of slices of segments with the same columns, without the conversion to those of the read."""
     files = {id(file): file.table for _, file in parts}
-    before = dict(zip(files, np.cumsum([0, *map(len, files.values())]).tolist(), strict=False))
+    first_row_by_file = dict(zip(files, np.cumsum([0, *map(len, files.values())]).tolist(), strict=False))
     runs = [Run(part, len(part.rows), part.rows.start) for part, _ in parts]
-    firsts = [before[id(file)] + run.at for run, (_, file) in zip(runs, parts, strict=True)]
-    counts = [run.rows for run in runs]
-    places = each_number(firsts, counts)
-    names = [name for name in columns.needs(parts[0][0]) if name in parts[0][1].columns]
+    first_rows = [first_row_by_file[id(file)] + run.start_row for run, (_, file) in zip(runs, parts, strict=True)]
+    row_numbers = range_numbers(first_rows, [run.rows for run in runs])
+    part, file = parts[0]  # The others have the same columns.
+    names = [name for name in columns.needs(part) if name in file.columns]
     if not names:
-        return _without_columns(len(places)), runs
-    table = pa.concat_tables([table.select(names) for table in files.values()]).combine_chunks().take(pa.array(places))
-    if parts[0][0].origin is not None:
-        return table, runs
+        return _without_columns(len(row_numbers)), runs
+    tables = [table.select(names) for table in files.values()]
+    table = pa.concat_tables(tables).combine_chunks().take(pa.array(row_numbers))
+    return _without_rows_outside(table, runs) if part.origin is None else (table, runs)
+
+
+def _without_rows_outside(table: pa.Table, runs: list[Run]) -> tuple[pa.Table, list[Run]]:
+    """Remove rows whose stored offset is outside of their slice; of a slice, a merge may have removed any rows."""
+    counts = [run.rows for run in runs]
     offsets = table.column(OFFSET_FIELD.name).to_numpy()
     starts, limits = (np.repeat([getattr(run.part, end) for run in runs], counts) for end in ("start", "limit"))
-    inside = (offsets >= starts) & (offsets < limits)
-    if inside.all():
+    is_inside = (offsets >= starts) & (offsets < limits)
+    if is_inside.all():
         return table, runs
-    kept = [int(rows.sum()) for rows in np.split(inside, np.cumsum(counts)[:-1])]
-    return table.filter(pa.array(inside)), [Run(run.part, rows, run.at) for run, rows in zip(runs, kept, strict=True)]
+    counts_inside = [int(rows.sum()) for rows in np.split(is_inside, np.cumsum(counts)[:-1])]
+    runs = [Run(run.part, count, run.start_row) for run, count in zip(runs, counts_inside, strict=True)]
+    return table.filter(pa.array(is_inside)), runs
 
 
-def _fit(columns: Columns, table: pa.Table, run: Run) -> pa.Table:
+def _evaluate_run(columns: Columns, table: pa.Table, run: Run) -> pa.Table:
     try:
         return evaluate(columns, table, [run])
     except _UNFIT as error:
@@ -382,12 +394,12 @@ def read_share(objects: ObjectStore, part: Slice, columns: Columns, share: Share
     return map(opened.read, range(len(opened)))
 
 
-def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> bytes:
+def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, check_hash: bool = False) -> bytes:
     """Fetch the bytes of a segment, and check them: by their hash, or those of a large one by its checksums of blocks.
 
     Args:
         tp: The partition, for messages.
-        hashed: Check also a large one by its hash.
+        check_hash: Check also a large one by its hash.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
@@ -397,7 +409,7 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed:
         data = (
             objects.get(segment.object) if start is None else objects.get(segment.object, start, start + segment.size)
         )
-        if has_footer(segment) and not hashed:
+        if has_footer(segment) and not check_hash:
             RangedObject(objects, tp, segment).check_whole(data)
             return data
         if start is None or not segment.inlined:
@@ -411,7 +423,7 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed:
             data = payload[start : start + segment.size]  # What this process has kept may have been damaged on its way.
             verify_checksum(name, data, segment.sha256, segment.size)
     except ObjectNotFoundError:
-        raise missing(tp, segment) from SegmentNotFoundError(tp, segment.key)
+        raise missing_segment(tp, segment) from SegmentNotFoundError(tp, segment.key)
     return data
 
 
@@ -427,16 +439,16 @@ def is_newer(error: CorruptionError) -> bool:
 
 def pieces_of(part: Slice, file: SegmentFile) -> list[PieceRows]:
     """The pieces of a segment with rows of the slice."""
-    result, at, own = [], 0, part.rows
+    pieces, first_row, wanted_rows = [], 0, part.rows
     for number, rows in enumerate(file.rows):
-        start, end = max(own.start, at), min(own.stop, at + rows)
-        if start < end and _may_hold(file, number, part):
-            result.append(PieceRows(number, start - at, end - start, start))
-        at += rows
-    return result
+        start, end = max(wanted_rows.start, first_row), min(wanted_rows.stop, first_row + rows)
+        if start < end and _may_hold_offsets(file, number, part):
+            pieces.append(PieceRows(number, start - first_row, end - start, start))
+        first_row += rows
+    return pieces
 
 
-def _may_hold(file: SegmentFile, piece: int, part: Slice) -> bool:
+def _may_hold_offsets(file: SegmentFile, piece: int, part: Slice) -> bool:
     """Whether a piece of a merged segment may contain an offset of the slice."""
     if part.whole or part.origin is not None:
         return True
@@ -444,7 +456,7 @@ def _may_hold(file: SegmentFile, piece: int, part: Slice) -> bool:
     return offsets is None or (offsets[0] < part.limit and offsets[1] >= part.start)
 
 
-def _cut(table: pa.Table, start: int, limit: int) -> pa.Table:
+def _rows_between(table: pa.Table, start: int, limit: int) -> pa.Table:
     """The rows with stored offsets in ``[start, limit)``; offsets ascend."""
     offsets = table.column(OFFSET_FIELD.name).cast(pa.int64()).to_numpy()
     first, last = np.searchsorted(offsets, [start, limit])

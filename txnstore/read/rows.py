@@ -117,7 +117,7 @@ class Columns:
     Attributes:
         names: The names of the columns.
         schema: The Arrow schema of every table of the read, also of an empty one.
-        everything: The columns of the topic as segments store them.
+        topic_fields: The columns of the topic as segments store them.
         hidden: The names of the hidden columns.
         conserves: See above.
     """
@@ -133,19 +133,22 @@ class Columns:
     ) -> None:
         self.topic = topic
         self._topic_schema = schema_from_text(topic.schema) if topic.schema is not None else None
-        self.everything = stored_schema(self._topic_schema)
-        shown = pa.schema([*RESERVED_FIELDS, *self.everything])
+        self.topic_fields = stored_schema(self._topic_schema)
+        shown_fields = pa.schema([*RESERVED_FIELDS, *self.topic_fields])
         #: The columns that a segment may have.
-        self._known = frozenset((*shown.names, HORIZON_FIELD.name))
+        self._known = frozenset((*shown_fields.names, HORIZON_FIELD.name))
         if names is not None:
-            _check_names(topic.name, names, shown)
-        every = pa.schema([*shown, *hidden])
-        self.names: tuple[str, ...] = (*(shown.names if names is None else names), *(field.name for field in hidden))
-        self.schema = pa.schema([every.field(name) for name in self.names])
+            _check_names(topic.name, names, shown_fields)
+        all_fields = pa.schema([*shown_fields, *hidden])
+        self.names: tuple[str, ...] = (
+            *(shown_fields.names if names is None else names),
+            *(field.name for field in hidden),
+        )
+        self.schema = pa.schema([all_fields.field(name) for name in self.names])
         self.hidden = frozenset(field.name for field in hidden)
         reserved = {field.name for field in RESERVED_FIELDS} | self.hidden
         self._stored = [name for name in self.names if name not in reserved]
-        self._target = pa.schema([self.everything.field(name) for name in self._stored])
+        self._target_schema = pa.schema([self.topic_fields.field(name) for name in self._stored])
         self._time_column = "timestamp" if topic.schema is None else topic.timestamp
         self._default = OfFile(lambda part: latest(part.time_range[1]))
         self.conserves = conserves
@@ -172,10 +175,10 @@ class Columns:
         values = self._values.get(kind)
         if values is None:
             names = [*(field.name for field in RESERVED_FIELDS), *self.names]
-            values = self._values[kind] = {name: self._value(name, *kind) for name in names}
+            values = self._values[kind] = {name: self._value_of(name, *kind) for name in names}
         return values
 
-    def _value(self, name: str, layout: Layout, times: Times) -> Value:
+    def _value_of(self, name: str, layout: Layout, times: Times) -> Value:
         """Return where the values of a column come from, in segments of this layout."""
         if name in {field.name for field in PLACE[layout]}:
             return Stored(name, required=True)
@@ -196,26 +199,26 @@ class Columns:
         if names is None:
             values = self.values(kind)
             # First those of the topic: what is decoded then often has its schema, and needs no conversion.
-            found = [*self._stored, *(_name_of(values[name]) for name in self.names)]
+            needed = [*self._stored, *(_stored_name(values[name]) for name in self.names)]
             if kind[0] is not Layout.APPENDED:
-                found += [PARTITION_FIELD.name, OFFSET_FIELD.name]
-            names = self._needs[kind] = [*dict.fromkeys(filter(None, found))]
+                needed += [PARTITION_FIELD.name, OFFSET_FIELD.name]
+            names = self._needs[kind] = [*dict.fromkeys(filter(None, needed))]
         return names
 
     def stored(self, layout: Layout) -> pa.Schema:
         """All columns that a segment of this version of the topic stores."""
-        return pa.schema([*PLACE[layout], *self.everything])
+        return pa.schema([*PLACE[layout], *self.topic_fields])
 
-    def check(self, batch: Batch, found: Collection[str]) -> None:
+    def check(self, batch: Batch, stored_names: Collection[str]) -> None:
         """Refuse a segment with a column that this version of the topic lacks: no change of a schema drops one.
 
         Raises:
             CorruptionError: It has one; rows without it would be rows that were never written. Or it lacks one of those
                 that a merge adds.
         """
-        check_table_location(batch, found)
-        if not self._known.issuperset(found):
-            unknown = ", ".join(repr(name) for name in found if name not in self._known)
+        check_table_location(batch, stored_names)
+        if not self._known.issuperset(stored_names):
+            unknown = ", ".join(repr(name) for name in stored_names if name not in self._known)
             error = NewerSchemaError(f"it has the unknown columns {unknown}")
             raise unreadable(batch.segment, error) from error
 
@@ -227,11 +230,11 @@ class Columns:
         Raises:
             NewerSchemaError: A column has a wider type than in this version of the topic.
         """
-        if table.schema.equals(self._target):
+        if table.schema.equals(self._target_schema):
             return table
         for field in table.schema:
-            index = self._target.get_field_index(field.name)
-            known = field.type if index < 0 else self._target.field(index).type
+            index = self._target_schema.get_field_index(field.name)
+            known = field.type if index < 0 else self._target_schema.field(index).type
             if known != field.type and is_wider(known, field.type):
                 msg = f"column {field.name!r} is of type {field.type}, and known as {known}"
                 raise NewerSchemaError(msg)
@@ -246,7 +249,7 @@ class Columns:
         return longest.slice(0, rows)
 
 
-def _name_of(value: Value) -> str | None:
+def _stored_name(value: Value) -> str | None:
     return value.name if isinstance(value, Stored | EventTime) else None
 
 
@@ -263,16 +266,16 @@ def _check_names(topic: str, names: Sequence[str], schema: pa.Schema) -> None:
             raise SchemaMismatchError(msg)
 
 
-def check_table_location(batch: Batch, found: Collection[str]) -> None:
+def check_table_location(batch: Batch, stored_names: Collection[str]) -> None:
     """Refuse a merged segment without the columns that a merge adds.
 
     Raises:
         CorruptionError: It lacks one.
     """
     for field in PLACE[batch.layout]:
-        if field.name not in found:
-            every = "every merged segment" + (" of several batches" if field.name == PARTITION_FIELD.name else "")
-            raise CorruptionError(f"segment {batch.segment.key} has no column {field.name}, which {every} has")
+        if field.name not in stored_names:
+            kind = "merged segment of several batches" if field.name == PARTITION_FIELD.name else "merged segment"
+            raise CorruptionError(f"segment {batch.segment.key} has no column {field.name}, which every {kind} has")
 
 
 # The interpreter for decoded rows -------------------------------------------------------------------------------------
@@ -283,7 +286,7 @@ class Run(NamedTuple):
 
     part: Slice
     rows: int
-    at: int
+    start_row: int
 
 
 def evaluate(columns: Columns, decoded: pa.Table, runs: Sequence[Run]) -> pa.Table:
@@ -303,20 +306,20 @@ def evaluate(columns: Columns, decoded: pa.Table, runs: Sequence[Run]) -> pa.Tab
     if columns.conserves:
         _check_sums(decoded, conformed, runs)
     values = columns.values(columns.kind(runs[0].part))
-    arrays = [_evaluated(name, values[name], columns, conformed, decoded, runs) for name in columns.names]
+    arrays = [_column_values(name, values[name], columns, conformed, decoded, runs) for name in columns.names]
     return pa.Table.from_arrays(arrays, schema=columns.schema)
 
 
-def _evaluated(
-    shown: str, value: Value, columns: Columns, conformed: pa.Table, decoded: pa.Table, runs: Sequence[Run]
+def _column_values(
+    column: str, value: Value, columns: Columns, conformed: pa.Table, decoded: pa.Table, runs: Sequence[Run]
 ) -> Any:
     """Return the values of a column for rows that were decoded and conformed to the topic."""
     match value:
         case Stored(name, required=False):
             if name not in columns.hidden:
                 return conformed.column(name)
-            found = name in decoded.column_names
-            return decoded.column(name) if found else pa.nulls(decoded.num_rows, columns.schema.field(name).type)
+            is_stored = name in decoded.column_names
+            return decoded.column(name) if is_stored else pa.nulls(decoded.num_rows, columns.schema.field(name).type)
         case Stored(name):
             stored = decoded.column(name)
             if stored.null_count:
@@ -324,27 +327,28 @@ def _evaluated(
                 raise CorruptionError(msg)
             return stored
         case Constant(text):
-            return columns.constant(shown, text, decoded.num_rows)
+            return columns.constant(column, text, decoded.num_rows)
         case OfFile():
-            number = _per_row(value, runs)
+            number = _number_per_row(value, runs)
             if isinstance(number, int):
-                return columns.constant(shown, number, decoded.num_rows)
-            return pa.array(number, columns.schema.field(shown).type)
+                return columns.constant(column, number, decoded.num_rows)
+            return pa.array(number, columns.schema.field(column).type)
         case RowOffset(origin):
-            return pa.array(each_number([origin.of(run.part) + run.at for run in runs], [run.rows for run in runs]))
+            first_offsets = [origin.of(run.part) + run.start_row for run in runs]
+            return pa.array(range_numbers(first_offsets, [run.rows for run in runs]))
         case EventTime(name, default):
-            return timestamps_of(decoded, name, _per_row(default, runs))
+            return timestamps_of(decoded, name, _number_per_row(default, runs))
 
 
-def each_number(firsts: Sequence[int], counts: Sequence[int]) -> np.ndarray:
+def range_numbers(first_numbers: Sequence[int], counts: Sequence[int]) -> np.ndarray:
     """The numbers of consecutive ranges: the first one of each, and how many it has."""
-    if len(firsts) == 1:
-        return np.arange(firsts[0], firsts[0] + counts[0], dtype=np.int64)
+    if len(first_numbers) == 1:
+        return np.arange(first_numbers[0], first_numbers[0] + counts[0], dtype=np.int64)
     ends = np.cumsum(counts)
-    return np.repeat(np.array(firsts, np.int64) - ends + counts, counts) + np.arange(ends[-1])
+    return np.repeat(np.array(first_numbers, np.int64) - ends + counts, counts) + np.arange(ends[-1])
 
 
-def _per_row(number: OfFile, runs: Sequence[Run]) -> int | np.ndarray:
+def _number_per_row(number: OfFile, runs: Sequence[Run]) -> int | np.ndarray:
     """The number of each row's file; one number if all have the same."""
     values = [number.of(run.part) for run in runs]
     if len(set(values)) == 1:
@@ -356,7 +360,7 @@ def _check_partitions(decoded: pa.Table, runs: Sequence[Run]) -> None:
     """Compare the partitions that a merged segment stores with those of the chain."""
     if PARTITION_FIELD.name not in decoded.column_names:
         return
-    wrong = decoded.column(PARTITION_FIELD.name).to_numpy() != _per_row(_PARTITION, runs)
+    wrong = decoded.column(PARTITION_FIELD.name).to_numpy() != _number_per_row(_PARTITION, runs)
     if wrong.any():
         ends = np.cumsum([run.rows for run in runs])
         part = runs[int(np.searchsorted(ends, wrong.argmax(), "right"))].part
@@ -364,15 +368,17 @@ def _check_partitions(decoded: pa.Table, runs: Sequence[Run]) -> None:
         raise CorruptionError(msg)
 
 
-def _check_sums(before: pa.Table, after: pa.Table, runs: Sequence[Run]) -> None:
+def _check_sums(stored: pa.Table, converted: pa.Table, runs: Sequence[Run]) -> None:
     """Compare the sums of rows before their conversion with those after it: columns of nulls add nothing."""
-    held = [field for field in after.schema if field.name in before.column_names]
-    if len(held) == len(after.schema) and all(before.schema.field(field.name).type == field.type for field in held):
+    held_fields = [field for field in converted.schema if field.name in stored.column_names]
+    if len(held_fields) == len(converted.schema) and all(
+        stored.schema.field(field.name).type == field.type for field in held_fields
+    ):
         return
-    read, converted = sums_of(before.select([field.name for field in held])), sums_of(after)
-    if read != converted:
+    stored_sums, converted_sums = sums_of(stored.select([field.name for field in held_fields])), sums_of(converted)
+    if stored_sums != converted_sums:
         segment = runs[0].part.batch.segment
-        msg = f"the conversion of segment {segment.key} has changed records: {read} became {converted}"
+        msg = f"the conversion of segment {segment.key} has changed records: {stored_sums} became {converted_sums}"
         raise CorruptionError(msg)
 
 
@@ -403,13 +409,16 @@ class File:
         ranges: dict[int, list[tuple[int, int]]] = {}
         end = 0  # of the rows of the slice before
         for part in self.slices:
-            own, start = ranges.setdefault(part.tp.partition, []), part.start
-            if own and part.rows.start == end:
-                start, _ = own.pop()
-            own.append((start, part.limit))
+            partition_ranges, start = ranges.setdefault(part.tp.partition, []), part.start
+            if partition_ranges and part.rows.start == end:
+                start, _ = partition_ranges.pop()
+            partition_ranges.append((start, part.limit))
             end = part.rows.stop
-        most = max(map(len, ranges.values()), default=0)
-        return [{key: own[number] for key, own in ranges.items() if number < len(own)} for number in range(most)]
+        max_ranges = max(map(len, ranges.values()), default=0)
+        return [
+            {partition: bounds[number] for partition, bounds in ranges.items() if number < len(bounds)}
+            for number in range(max_ranges)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

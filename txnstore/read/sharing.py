@@ -12,7 +12,7 @@ import pyarrow as pa
 from txnstore.caches import ByteCache
 from txnstore.core.log.model import Segment
 from txnstore.core.log.slices import Slice
-from txnstore.read.readahead import most_fetches
+from txnstore.read.readahead import max_fetches
 from txnstore.read.reader import decode_whole, read_decoded
 from txnstore.read.rows import Columns
 from txnstore.segment.pieces import DecodedSegment
@@ -57,11 +57,11 @@ class SharedSegments:
             CorruptionError: As :meth:`read`.
         """
         names = [_name(part.batch.segment) for part in slices]
-        wanted = dict(zip(names, slices, strict=True))
-        files = {name: file for name in wanted if (file := self._kept.find(name)) is not None}
-        missing = [part for name, part in wanted.items() if name not in files]
-        tasks = min(len(missing), most_fetches(self._objects))
-        for decoded in self._pool().map(self._decode, (missing[task::tasks] for task in range(tasks))):
+        slice_by_name = dict(zip(names, slices, strict=True))
+        files = {name: file for name in slice_by_name if (file := self._kept.find(name)) is not None}
+        missing_slices = [part for name, part in slice_by_name.items() if name not in files]
+        tasks = min(len(missing_slices), max_fetches(self._objects))
+        for decoded in self._pool().map(self._decode, (missing_slices[task::tasks] for task in range(tasks))):
             files.update(decoded)
             for name, file in decoded.items():
                 self._kept.keep(name, file, _size(file.table))

@@ -15,7 +15,7 @@ from txnstore.core.authorization.rules import Authorization
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.phrases import some
-from txnstore.read.expired import judged
+from txnstore.read.expired import judge_missing_segment
 from txnstore.segment.schema import schema_from_text
 from txnstore.snapshot import Snapshot
 from txnstore.sql.access import Access, lock, open_database
@@ -256,7 +256,7 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
         damage = files.take_damage() or session.damaged(error)
         if damage is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
-            raise judged(session.connection, damage) from damage.__cause__
+            raise judge_missing_segment(session.connection, damage) from damage.__cause__
         if isinstance(error, duckdb.CatalogException):
             error.args = (_OWN_TABLE.sub("", str(error)),)
         if query is not None and (advice := session.map_advice(query, error) or session.quoting_advice(query)):

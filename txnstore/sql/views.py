@@ -227,7 +227,7 @@ class _Branch:
         latest = f"make_timestamptz({self._per_file(micros)})"
         if name is None:
             return latest
-        data_type, column = self._columns.everything.field(name).type, quote(_inner_name(name))
+        data_type, column = self._columns.topic_fields.field(name).type, quote(_inner_name(name))
         if data_type == TIMESTAMP_FIELD.type:
             return column
         if pt.is_integer(data_type):

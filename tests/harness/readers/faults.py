@@ -250,7 +250,7 @@ FAULTS = (
         "rows have the time of the append of another batch",
         (
             (
-                rows._per_row,
+                rows._number_per_row,
                 "np.array($values, np.int64)",
                 "np.array([$values[0]] * len($values), np.int64)",
             ),

@@ -217,7 +217,7 @@ def test_each_altered_byte_of_a_whole_read_is_noticed(objects: CountingStore) ->
         with pytest.raises(CorruptionError, match=f"^{what} was altered: {how}"):
             fetch(objects, T0, segment)
         with pytest.raises(CorruptionError, match=r"^segment segment of t-0 was altered: its SHA-256 is"):
-            fetch(objects, T0, segment, hashed=True)
+            fetch(objects, T0, segment, check_hash=True)
 
 
 @pytest.mark.parametrize(("change", "problem"), [(-1, "is truncated"), (1, "is too long")])

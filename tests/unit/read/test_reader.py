@@ -132,7 +132,7 @@ def test_a_segment_that_is_not_small_is_read_alone(store: Store, monkeypatch: py
     for number in range(100):
         append(store, long if number == 50 else str(number))
     slices = store.scan("t").plan()
-    monkeypatch.setattr(readahead, "_SMALL_BYTES", 3_000)
+    monkeypatch.setattr(readahead, "_MAX_SMALL_BYTES", 3_000)
     tables = list(
         read_ahead(connection_of(store).objects, _Inline(), slices, Columns(stored_topic(store, "t")), together=True)
     )
@@ -145,7 +145,7 @@ def test_a_segment_that_is_not_small_is_read_alone(store: Store, monkeypatch: py
 @pytest.mark.usefixtures("unmerged")
 def test_segments_are_read_together_up_to_a_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = _slices(store, 100)
-    monkeypatch.setattr(readahead, "_TOGETHER_BYTES", slices[0].batch.segment.size)
+    monkeypatch.setattr(readahead, "_MAX_TOGETHER_BYTES", slices[0].batch.segment.size)
     columns = Columns(stored_topic(store, "t"))
     tables = read_ahead(connection_of(store).objects, _Inline(), slices, columns, together=True)
     assert max(table.num_rows for table in tables) == 2

@@ -20,7 +20,7 @@ from txnstore.core.log.model import Layout
 from txnstore.core.log.slices import Slice
 from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel
-from txnstore.read.readahead import most_fetches
+from txnstore.read.readahead import max_fetches
 from txnstore.read.rows import (
     LIMIT,
     START,
@@ -113,7 +113,7 @@ def _shared_rows(connection: Connection, plan: RowPlan) -> Iterator[pa.Table]:
     by_segment: dict[str, list[Slice]] = {}
     for part in plan.slices:
         by_segment.setdefault(part.batch.segment.key, []).append(part)
-    groups, batch_size = list(by_segment.values()), most_fetches(connection.objects)
+    groups, batch_size = list(by_segment.values()), max_fetches(connection.objects)
     for first in range(0, len(groups), batch_size):
         parts = [part for group in groups[first : first + batch_size] for part in group]
         yield segments.read(parts, plan.columns)
@@ -133,7 +133,7 @@ def _local_frame(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa
 
 def _is_readable(columns: Columns, groups: Sequence[Group]) -> bool:
     """Whether Spark's reader gives the same values for all columns as txnstore's."""
-    if any(name.lower() == _HIDDEN for name in columns.everything.names):
+    if any(name.lower() == _HIDDEN for name in columns.topic_fields.names):
         return False
     # Of a file of several batches all rows are visible, or Spark reads none of them.
     return not any(group.layout is Layout.MERGED_SHARED and group.cut for group in groups) and all(
@@ -145,7 +145,7 @@ def _is_readable_time(columns: Columns, value: Value) -> bool:
     """Whether Spark reads a time as txnstore: one without a zone is UTC here, but of the session in Spark's casts."""
     if TIMESTAMP_FIELD.name not in columns.names or not isinstance(value, EventTime) or value.name is None:
         return True
-    return _spark_type_name(columns.everything.field(value.name)) in ("timestamp", "bigint")
+    return _spark_type_name(columns.topic_fields.field(value.name)) in ("timestamp", "bigint")
 
 
 def _read_by_format(
@@ -240,7 +240,7 @@ class _FileFrame:
         if name is None:
             return latest
         moment = types.quoted(name)
-        is_number = _spark_type_name(self._columns.everything.field(name)) == "bigint"
+        is_number = _spark_type_name(self._columns.topic_fields.field(name)) == "bigint"
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
         return f"coalesce({event_time}, {latest})"
 
