@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_after_a_repeated_prepare_the_end_of_the_transaction_says_what_others_di
     else:
         other.producer(name_of(other), keep_prepared=what == "kept")
     assert producer.prepare_transaction() == name
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "commit": producer.commit_transaction,
         "abort": producer.abort_transaction,
         "complete": lambda: producer.complete_transaction(name),
