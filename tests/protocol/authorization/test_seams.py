@@ -11,6 +11,7 @@ from tests.harness.executors import InlineExecutor
 from tests.helpers import keys
 from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
+from tests.helpers.merging import merge_quietly
 from tests.helpers.shop import ADMIN, ALICE, ALICES, BOB, Shop, allow
 from txnstore import errors
 from txnstore.chain.chains import Chains
@@ -156,6 +157,77 @@ def test_processes_that_may_maintain_write_one_checkpoint_together() -> None:
                     with producer.transaction():
                         producer.send("out", b"x", partition=0)
         assert one.metrics().checkpoints + two.metrics().checkpoints == 4
+
+
+# Merges in the background ---------------------------------------------------------------------------------------------
+
+
+def inlined(shop: Shop) -> dict[str, int]:
+    """The number of batches in entries, by topic."""
+    logs = connection_of(shop.admin).view().partitions
+    return {
+        name: sum(batch.segment.inlined for tp, log in logs.items() if tp.topic == name for batch in log.batches)
+        for name in ("out", "secret")
+    }
+
+
+def read_by(store: Store) -> dict[str, Any]:
+    """The rows of each topic that a principal may read, by a scan and by SQL, or the class of the refusal."""
+    found: dict[str, Any] = {}
+    for name in ("out", "in", "secret"):
+        try:
+            scanned = store.scan(name).to_table().to_pylist()
+            query = f'SELECT value FROM "{name}" ORDER BY _partition, _offset'
+            found[name] = scanned, store.sql(query).fetchall()
+        except errors.TopicAuthorizationError as error:
+            found[name] = type(error)
+    shown = "SELECT DISTINCT topic FROM txn.segments ORDER BY topic"
+    return found | {"txn.segments": store.sql(shown).fetchall()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chains", [1, 3])
+def test_only_a_principal_that_may_maintain_merges_and_nobody_reads_more(chains: int) -> None:
+    """One that may not read a topic merges it, as it compacts it; another one's merge has no effect."""
+    shop = Shop(chains)
+    with shop.stack:
+        shop.admin.acls.create(
+            [*ALICES, MAINTAIN, allow(BOB, "WRITE", "TOPIC", "in"), allow(BOB, "READ", "TOPIC", "in")]
+        )
+        alice, bob = shop.as_(ALICE), shop.as_(BOB)
+        connection_of(shop.admin).merge_later = None
+        for store in (alice, bob):
+            for chain in connection_of(store).chains:
+                chain._checkpoint_every = 8
+        for store, name in ((shop.admin, "secret"), (alice, "out")):
+            with store.producer() as producer:
+                for number in range(16):
+                    for partition in range(4):
+                        producer.send(name, b"%d" % number, partition=partition)
+                    producer.flush()
+        before = inlined(shop)
+        assert before == {"out": 16 * 4, "secret": 16 * 4}
+        assert alice.metrics().background_merge_failures == 0
+        assert shop.objects.list("topics/") == [], "it has not begun"
+        refused = [merge_quietly(alice, chain) for chain in range(chains)]
+        assert [report.batches for report in refused] == [0] * chains
+        assert {type(error) for report in refused for error in report.errors} == {errors.ClusterAuthorizationError}
+        assert inlined(shop) == before
+        principals = {store: read_by(store) for store in (shop.admin, alice, bob)}
+        with bob.producer() as producer:
+            for number in range(24):
+                for partition in range(4):
+                    producer.send("in", b"%d" % number, partition=partition)
+                producer.flush()
+        assert inlined(shop) == {"out": 0, "secret": 0}
+        assert bob.metrics().background_merged_batches >= 2 * 16 * 4
+        for store, earlier in principals.items():
+            found = read_by(store)
+            assert (found["out"], found["secret"]) == (earlier["out"], earlier["secret"])
+            if store is not shop.admin:
+                assert found["secret"] is errors.TopicAuthorizationError
+                assert ("secret",) not in found["txn.segments"]
+        assert shop.admin.verify(deep=True).violations == ()
 
 
 # Checks of clients ----------------------------------------------------------------------------------------------------
