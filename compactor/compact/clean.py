@@ -35,7 +35,7 @@ from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD
-from txnstore.segment.sums import row_hashes, total
+from txnstore.segment.sums import row_hashes, total_sums
 from txnstore.storage.base import ObjectStore
 
 _VALUE = "value"
@@ -294,8 +294,8 @@ class _Range:
 def _account(table: pa.Table, stays: npt.NDArray[np.bool_]) -> ConservedSums:
     """The sums of the rows of a table, of those that go, and of those that stay."""
     hashes, sizes = row_hashes(table)
-    removed, added = total(hashes[~stays], sizes[~stays]), total(hashes[stays], sizes[stays])
-    return ConservedSums(total(hashes, sizes), removed, (added,))
+    removed, added = total_sums(hashes[~stays], sizes[~stays]), total_sums(hashes[stays], sizes[stays])
+    return ConservedSums(total_sums(hashes, sizes), removed, (added,))
 
 
 def _range_of(table: pa.Table, sums: Future[ConservedSums]) -> _Range:

@@ -23,7 +23,7 @@ from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
-from txnstore.segment.sums import Sizes, Words, row_hashes, total
+from txnstore.segment.sums import Sizes, Words, row_hashes, total_sums
 from txnstore.storage.base import ObjectStore
 from txnstore.threads import Task
 
@@ -195,4 +195,4 @@ class _Hashes:
         if task is not None:
             hashes, sizes = task.result()
             for each, rows in self._parts:
-                each.sums += total(hashes[rows], sizes[rows])
+                each.sums += total_sums(hashes[rows], sizes[rows])

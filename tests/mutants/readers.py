@@ -70,15 +70,15 @@ READERS = (
     Mutant(
         "text without a dictionary gets statistics",
         parquet._has_statistics,
-        "not (_is_variable($data_type) or pt.is_fixed_size_binary($data_type))",
+        "not (_is_variable_length($data_type) or pt.is_fixed_size_binary($data_type))",
         "not pt.is_fixed_size_binary($data_type)",
         test=_WRITTEN,
     ),
     Mutant(
         "bytes of a fixed size get statistics",
         parquet._has_statistics,
-        "not (_is_variable($data_type) or pt.is_fixed_size_binary($data_type))",
-        "not _is_variable($data_type)",
+        "not (_is_variable_length($data_type) or pt.is_fixed_size_binary($data_type))",
+        "not _is_variable_length($data_type)",
         test=_WRITTEN,
     ),
     Mutant(

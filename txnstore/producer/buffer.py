@@ -19,7 +19,7 @@ from txnstore.producer.batches import ProducerBatch, StickyPartitioner
 from txnstore.producer.futures import TablePart
 from txnstore.producer.topics import TablePiece, Topics, TopicVersion
 from txnstore.producer.upload import Uploads
-from txnstore.segment.convert import copied
+from txnstore.segment.convert import copy_rows
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 
 
@@ -88,7 +88,7 @@ class Buffer:
         parts: list[TablePart] = []
         split = split_by_partition(table, numbers, version.partitions)
         if piece.shared and len(split) == 1:  # A split into several tables has copied them.
-            split = [(number, copied(rows)) for number, rows in split]
+            split = [(number, copy_rows(rows)) for number, rows in split]
         for number, rows in split:
             parts += self._add_rows(version, number, rows, _RowNumbers(numbers, number, piece.first))
         return parts

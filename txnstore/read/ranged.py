@@ -266,7 +266,7 @@ class RangedObject:
 
     def _compare(self, blocks: Blocks, start: int, data: bytes | memoryview) -> None:
         """Raise CorruptionError if a block of the bytes from ``start`` on differs from its checksum."""
-        damaged = blocks.damaged(start, data)
+        damaged = blocks.find_damage(start, data)
         if damaged is not None:
             msg = (
                 f"segment {self._segment.key} of {self._tp} was altered: its bytes {damaged[0]:,} to {damaged[1]:,} do "

@@ -90,15 +90,15 @@ class Blocks:
         """Return the bounds of the blocks that hold the bytes ``[start, end)``."""
         return start // self.size * self.size, min(self.limit, -(-end // self.size) * self.size)
 
-    def damaged(self, start: int, data: bytes | memoryview) -> tuple[int, int] | None:
+    def find_damage(self, start: int, data: bytes | memoryview) -> tuple[int, int] | None:
         """Return the range of the first block whose bytes do not have its checksum; None if all have.
 
         Args:
             start: The place of ``data``, which begins and ends with a block.
         """
         view = memoryview(data)
-        for at in range(0, len(view), self.size):
-            block = view[at : at + self.size]
-            if zlib.crc32(block) != self.sums[(start + at) // self.size]:
-                return start + at, start + at + len(block)
+        for offset in range(0, len(view), self.size):
+            block = view[offset : offset + self.size]
+            if zlib.crc32(block) != self.sums[(start + offset) // self.size]:
+                return start + offset, start + offset + len(block)
         return None

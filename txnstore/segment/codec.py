@@ -121,11 +121,11 @@ def encode(
         InvalidConfigError: The format or compression is unknown.
     """
     with SegmentWriter(table.schema, fmt, compression, row_group_rows) as writer:
-        least = _PART_BYTES * table.num_rows // max(1, table.nbytes) if len(parts) > 1 else table.num_rows
+        min_part_rows = _PART_BYTES * table.num_rows // max(1, table.nbytes) if len(parts) > 1 else table.num_rows
         first = end = 0
         for rows in parts:
             end += rows
-            if end - first > least:
+            if end - first > min_part_rows:
                 writer.append(table.slice(first, end - first))
                 writer.end_row_group()
                 first = end
@@ -263,10 +263,10 @@ class SegmentWriter:
         if self._pending_rows >= self._group_rows():
             self._write_pending(whole_groups=True)
 
-    def end_row_group(self, least: int = 0) -> None:
-        """End the row group, or record batch, here, if its rows have ``least`` bytes: the next ones begin another."""
-        if self._pending_rows and self._pending_bytes >= least:
-            self._write_pending(whole_groups=False, last=False)
+    def end_row_group(self, min_bytes: int = 0) -> None:
+        """End the row group, or record batch, here, if its rows have ``min_bytes``: the next ones begin another."""
+        if self._pending_rows and self._pending_bytes >= min_bytes:
+            self._write_pending(whole_groups=False, is_end=False)
 
     def finish(self) -> EncodedSegment:
         """Close the segment and return its bytes."""
@@ -274,26 +274,26 @@ class SegmentWriter:
             raise ValueError("the segment is closed")
         if self._pending_rows or self._writer is None:
             self._write_pending(whole_groups=False)
-        encoded = self._finish_large() if isinstance(self._sink, SegmentSink) else self._finish_small()
+        encoded = self._finish_sink() if isinstance(self._sink, SegmentSink) else self._finish_buffer()
         self._size = encoded.size
         return encoded
 
-    def _finish_small(self) -> EncodedSegment:
+    def _finish_buffer(self) -> EncodedSegment:
         self._writer.close()
         data = self._sink.getvalue().to_pybytes()
         return EncodedSegment(data, self._format, self.rows, hashlib.sha256(data).hexdigest())
 
-    def _finish_large(self) -> EncodedSegment:
-        """Add the checksums of the blocks to the footer of a Parquet file, if it is large."""
-        sink, body = self._sink, self._sink.tell()
-        has_blocks = self._format == "parquet" and body >= BLOCKS_FROM_BYTES
+    def _finish_sink(self) -> EncodedSegment:
+        """End what was not small enough for one write; a large Parquet file gets the checksums of its blocks."""
+        sink, footer_start = self._sink, self._sink.tell()
+        has_blocks = self._format == "parquet" and footer_start >= BLOCKS_FROM_BYTES
         if has_blocks:
             self._writer.add_key_value_metadata({BLOCKS_KEY: sink.blocks.to_text()})
         self._writer.close()
         data, sha256 = sink.content(), sink.sha256.hexdigest()
         if not has_blocks:
             return EncodedSegment(data, self._format, self.rows, sha256)
-        footer = data[body:]
+        footer = data[footer_start:]
         return EncodedSegment(data, self._format, self.rows, sha256, len(footer), hashlib.sha256(footer).hexdigest())
 
     def close(self) -> None:
@@ -320,15 +320,15 @@ class SegmentWriter:
             return self._row_group_rows
         return max(1, min(self._row_group_rows, self._row_group_bytes * self._pending_rows // self._pending_bytes))
 
-    def _write_pending(self, whole_groups: bool, *, last: bool = True) -> None:
+    def _write_pending(self, whole_groups: bool, *, is_end: bool = True) -> None:
         """Write the pending rows; with ``whole_groups``, keep those that do not fill a row group.
 
-        ``last``: no more rows follow, if none are kept.
+        ``is_end``: no more rows follow, if none are kept.
         """
-        rows = self._group_rows()
+        group_rows = self._group_rows()
         pending = self._pending or [self._schema.empty_table()]
         table = pending[0] if len(pending) == 1 else pa.concat_tables(pending)
-        rest = table.num_rows % rows if whole_groups else 0
+        rest = table.num_rows % group_rows if whole_groups else 0
         self._pending = [table.slice(table.num_rows - rest)] if rest else []
         self._pending_rows = rest
         self._pending_bytes = self._pending[0].nbytes if rest else 0
@@ -336,13 +336,13 @@ class SegmentWriter:
             table = table.slice(0, table.num_rows - rest)
         if self._writer is None:
             # A segment that is written whole, and is small, needs no file and no checksums of blocks.
-            small = last and not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
-            self._sink = pa.BufferOutputStream() if small else SegmentSink(self._memory)
-            self._writer = self._open_writer(table, small)
+            is_small = is_end and not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
+            self._sink = pa.BufferOutputStream() if is_small else SegmentSink(self._memory)
+            self._writer = self._open_writer(table, is_small)
         if self._format == "parquet":
-            self._writer.write_table(table, row_group_size=rows)
+            self._writer.write_table(table, row_group_size=group_rows)
         else:
-            self._write_batches(table, rows)
+            self._write_batches(table, group_rows)
 
     def _write_batches(self, table: pa.Table, rows: int) -> None:
         """Write the rows as record batches; at least one, so that a segment without rows has its columns."""
@@ -351,13 +351,13 @@ class SegmentWriter:
             for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
                 self._writer.write_batch(batch)
 
-    def _open_writer(self, first: pa.Table, small: bool) -> Any:
+    def _open_writer(self, first_rows: pa.Table, is_small: bool) -> Any:
         codec = self._compression
         if self._format == "arrow":
             level = ZSTD_LEVEL if codec == "zstd" else None
             options = pa.ipc.IpcWriteOptions(compression=pa.Codec(codec, level) if codec else None)
             return pa.ipc.new_file(self._sink, self._schema, options=options)
-        return parquet_writer(self._sink, self._schema, first, codec, small=small, for_table=self._for_table)
+        return parquet_writer(self._sink, self._schema, first_rows, codec, small=is_small, for_table=self._for_table)
 
 
 def _compact_rows(table: pa.Table) -> pa.Table:

@@ -43,8 +43,8 @@ def parts_of(data: object) -> Iterator[object]:
     The parts of a stream are an empty table, by which its columns can be checked before a batch is read, and its
     batches. Other data is one part.
     """
-    whole = isinstance(data, Sequence | pa.Table | pa.RecordBatch) or _is_pandas(data)
-    if whole or hasattr(data, "__arrow_c_array__") or not hasattr(data, "__arrow_c_stream__"):
+    is_table = isinstance(data, Sequence | pa.Table | pa.RecordBatch) or _is_pandas(data)
+    if is_table or hasattr(data, "__arrow_c_array__") or not hasattr(data, "__arrow_c_stream__"):
         yield data
         return
     reader = data if isinstance(data, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(data)
@@ -70,7 +70,7 @@ def _normalize_part(data: object, target: pa.Schema) -> pa.Table:
     )
 
 
-def copied(table: pa.Table) -> pa.Table:
+def copy_rows(table: pa.Table) -> pa.Table:
     """Copy the rows to memory of their own.
 
     Arrow shares memory with pandas, numpy and other libraries, whose owner may change it while the rows wait for their
@@ -162,11 +162,11 @@ def _check_columns(names: Sequence[object], schema: pa.Schema) -> None:
     """Raise for columns that the topic does not have, and for duplicate columns."""
     unknown = list(dict.fromkeys(repr(name) for name in names if name not in schema.names))
     if unknown:
-        missing = f"column{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
-        raise SchemaMismatchError(f"the topic has no {missing}; it has {', '.join(schema.names)}")
-    twice = [repr(name) for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise SchemaMismatchError(f"duplicate column{'s' if len(twice) > 1 else ''} {', '.join(twice)}")
+        columns_text = f"column{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
+        raise SchemaMismatchError(f"the topic has no {columns_text}; it has {', '.join(schema.names)}")
+    duplicates = [repr(name) for name, count in Counter(names).items() if count > 1]
+    if duplicates:
+        raise SchemaMismatchError(f"duplicate column{'s' if len(duplicates) > 1 else ''} {', '.join(duplicates)}")
 
 
 def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
@@ -199,8 +199,8 @@ def _from_pandas(frame: Any, schema: pa.Schema) -> pa.Table:
     _check_columns([*levels, *names], schema)
 
     def convert(field: pa.Field) -> Any:
-        level = field.name in levels
-        return array_of(frame.index.get_level_values(field.name) if level else frame[field.name], field)
+        is_level = field.name in levels
+        return array_of(frame.index.get_level_values(field.name) if is_level else frame[field.name], field)
 
     arrays = collect_errors(map(schema.field, [*levels, *names]), convert)
     return pa.table(dict(zip([*levels, *names], arrays, strict=True)))

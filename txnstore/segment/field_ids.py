@@ -25,7 +25,7 @@ ADDED_IDS: Mapping[str, int] = {
     HORIZON_FIELD.name: 5,
 }
 #: The smallest id of a column of a topic, and how many there are. Iceberg has ids of its own close to 2**31.
-_FIRST, _COUNT = 11, 1 << 30
+_FIRST_ID, _ID_COUNT = 11, 1 << 30
 #: The name by which Arrow writes the id of a field into a Parquet file.
 _KEY = b"PARQUET:field_id"
 
@@ -39,7 +39,7 @@ def field_id(path: Sequence[str]) -> int:
     if len(path) == 1 and path[0] in ADDED_IDS:
         return ADDED_IDS[path[0]]
     digest = hashlib.sha256(json.dumps(path).encode()).digest()
-    return _FIRST + int.from_bytes(digest[:8], "big") % _COUNT
+    return _FIRST_ID + int.from_bytes(digest[:8], "big") % _ID_COUNT
 
 
 @lru_cache(maxsize=256)
@@ -48,8 +48,8 @@ def with_field_ids(schema: pa.Schema) -> pa.Schema:
     return pa.schema([_with_id((), field.name, field) for field in schema])
 
 
-def _with_id(above: tuple[str, ...], name: str, field: pa.Field) -> pa.Field:
-    path = (*above, name)
+def _with_id(parent_path: tuple[str, ...], name: str, field: pa.Field) -> pa.Field:
+    path = (*parent_path, name)
     return field.with_type(_with_ids(path, field.type)).with_metadata({_KEY: str(field_id(path))})
 
 

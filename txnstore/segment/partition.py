@@ -95,12 +95,12 @@ def partition_array(keys: Any, partitions: int) -> _Int32:
     """
     hashes = [_murmur2_chunk(chunk) for chunk in _chunks_of(key_bytes(keys))]
     positive = np.concatenate([h & np.uint32(0x7FFFFFFF) for h in hashes]) if hashes else np.empty(0, np.uint32)
-    chosen = (positive % np.uint32(partitions)).astype(np.int32)
+    chosen_partitions = (positive % np.uint32(partitions)).astype(np.int32)
     if keys.null_count:
         valid = keys.is_valid()
         flat = valid.combine_chunks() if isinstance(valid, pa.ChunkedArray) else valid
-        chosen[~flat.to_numpy(zero_copy_only=False)] = -1
-    return chosen
+        chosen_partitions[~flat.to_numpy(zero_copy_only=False)] = -1
+    return chosen_partitions
 
 
 def murmur2_array(keys: Any) -> _Int32:
@@ -136,11 +136,11 @@ def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]]
         numbers = partitions[start : start + part.num_rows].astype(np.min_scalar_type(n - 1))
         order = np.argsort(numbers, kind="stable")  # numpy uses a radix sort for 8-bit and 16-bit numbers.
         counts = np.bincount(numbers, minlength=n)
-        taken = part.take(pa.array(order))
+        sorted_rows = part.take(pa.array(order))
         limits = np.cumsum(counts)
         for number in np.flatnonzero(counts):
             rows = int(counts[number])
-            pieces.setdefault(int(number), []).append(taken.slice(int(limits[number]) - rows, rows))
+            pieces.setdefault(int(number), []).append(sorted_rows.slice(int(limits[number]) - rows, rows))
     return [(number, pa.concat_tables(pieces[number])) for number in sorted(pieces)]
 
 
@@ -170,17 +170,18 @@ def _chunks_of(array: Any) -> list[Any]:
     return list(array.chunks) if isinstance(array, pa.ChunkedArray) else [array]
 
 
-def _big_endian(array: Any, number: str) -> Any:
+def _big_endian(array: Any, dtype: str) -> Any:
     """Return a binary array of the numbers' bytes, most significant first."""
-    width = np.dtype(number).itemsize
-    values = np.frombuffer(array.buffers()[1], np.dtype(number).newbyteorder("="))
+    width = np.dtype(dtype).itemsize
+    values = np.frombuffer(array.buffers()[1], np.dtype(dtype).newbyteorder("="))
     values = values[array.offset : array.offset + len(array)]
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
-    swapped = values.astype(number)
+    big_endian_values = values.astype(dtype)
     offsets = np.arange(len(array) + 1, dtype=np.int32) * width
     valid = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(pa.binary(), len(array), [valid, pa.py_buffer(offsets), pa.py_buffer(swapped)])
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(big_endian_values)]
+    return pa.Array.from_buffers(pa.binary(), len(array), buffers)
 
 
 def _murmur2_chunk(array: Any) -> _Words:
@@ -207,22 +208,22 @@ def _hash_block(data: _Bytes, starts: _Int64, lengths: _Int64, out: _Words) -> N
         return
     # Hash the few longest keys alone: otherwise the loop over words would run on for them only.
     order = np.argsort(lengths.astype(np.min_scalar_type(longest)), kind="stable")
-    cut = len(order) - min(_LONG_KEYS, len(order))
-    cut = int(np.searchsorted(lengths[order], lengths[order[cut]], side="right"))
-    for row in order[cut:]:
-        at = int(starts[row])
-        out[row] = murmur2(data[at : at + int(lengths[row])].tobytes()) & 0xFFFFFFFF
-    if cut:
-        rest = order[:cut]
-        out[rest] = _hash_sorted(data, starts[rest], lengths[rest])
+    first_long = len(order) - min(_LONG_KEYS, len(order))
+    first_long = int(np.searchsorted(lengths[order], lengths[order[first_long]], side="right"))
+    for row in order[first_long:]:
+        start = int(starts[row])
+        out[row] = murmur2(data[start : start + int(lengths[row])].tobytes()) & 0xFFFFFFFF
+    if first_long:
+        short_keys = order[:first_long]
+        out[short_keys] = _hash_sorted(data, starts[short_keys], lengths[short_keys])
 
 
 def _hash_uniform(data: _Bytes, length: int, out: _Words) -> None:
     """Fill ``out`` with the hashes of contiguous keys of equal length."""
     out[:] = np.uint32(SEED ^ (length & 0xFFFFFFFF))
     scratch = np.empty_like(out)
-    for at in range(0, length & ~3, 4):
-        _mix_word(out, _strided_column(data, at, length, "<u4", len(out)), scratch)
+    for first_byte in range(0, length & ~3, 4):
+        _mix_word(out, _strided_column(data, first_byte, length, "<u4", len(out)), scratch)
     if length & 3:
         for byte in range(length & 3):
             tail = _strided_column(data, (length & ~3) + byte, length, "u1", len(out)).astype(np.uint32)
@@ -239,8 +240,8 @@ def _hash_sorted(data: _Bytes, starts: _Int64, lengths: _Int64) -> _Words:
     # A view with one (unaligned) word per byte position.
     view: npt.NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
     for word in range(int(words[-1])):
-        first = int(np.searchsorted(words, word, side="right"))
-        _mix_word(h[first:], view[starts[first:] + 4 * word], scratch[first:])
+        first_row = int(np.searchsorted(words, word, side="right"))
+        _mix_word(h[first_row:], view[starts[first_row:] + 4 * word], scratch[first_row:])
     tails = lengths & 3
     for byte in range(3):
         rows = np.flatnonzero(tails > byte)
@@ -250,9 +251,9 @@ def _hash_sorted(data: _Bytes, starts: _Int64, lengths: _Int64) -> _Words:
     return h
 
 
-def _strided_column(data: _Bytes, at: int, stride: int, dtype: str, count: int) -> npt.NDArray[Any]:
-    """Return a contiguous copy of the values at byte ``at`` of each of ``count`` records of ``stride`` bytes."""
-    return np.ndarray((count,), dtype, data, offset=at, strides=(stride,)).copy()
+def _strided_column(data: _Bytes, first_byte: int, stride: int, dtype: str, count: int) -> npt.NDArray[Any]:
+    """Return a contiguous copy of the values at ``first_byte`` of each of ``count`` records of ``stride`` bytes."""
+    return np.ndarray((count,), dtype, data, offset=first_byte, strides=(stride,)).copy()
 
 
 def _mix_word(h: _Words, k: _Words, scratch: _Words) -> None:

@@ -72,7 +72,7 @@ class ParquetSegment:
         self.footer = ParquetFooter(file)
         self.columns, self.rows = self.footer.columns, self.footer.rows
         # A ParquetFile is not thread-safe: a read takes one that no other read uses, or opens another.
-        self._opened = [file]
+        self._free_files = [file]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
         """Return the smallest and the largest ``_offset`` of a row group, by its statistics."""
@@ -81,11 +81,11 @@ class ParquetSegment:
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
         """Decode these columns of a row group; ignores names that the segment does not have."""
         try:
-            file = self._opened.pop()
+            file = self._free_files.pop()
         except IndexError:
             file = self.footer.open(pa.BufferReader(self._data))
         table = self.footer.read(file, piece, columns)
-        self._opened.append(file)
+        self._free_files.append(file)
         return table
 
 
@@ -137,9 +137,10 @@ class ParquetFooter:
 
     def read(self, file: pq.ParquetFile, piece: int, columns: Sequence[str]) -> pa.Table:
         """Decode these columns of a row group; ignores names that the file does not have."""
-        held = [name for name in columns if name in self.columns]
-        every = len(held) == len(self.columns)  # Looking the columns up takes a tenth of the time of a small segment.
-        return file.read_row_group(piece, columns=None if every else held, use_threads=False)
+        known_names = [name for name in columns if name in self.columns]
+        # Looking the columns up takes a tenth of the time of a small segment.
+        is_all = len(known_names) == len(self.columns)
+        return file.read_row_group(piece, columns=None if is_all else known_names, use_threads=False)
 
 
 class DecodedSegment:
@@ -177,10 +178,10 @@ class _ArrowIpc:
         return None
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        held = [self.columns.index(name) for name in columns if name in self.columns]
-        batch = self._open(held or [0]).get_batch(piece)
+        fields = [self.columns.index(name) for name in columns if name in self.columns]
+        batch = self._open(fields or [0]).get_batch(piece)
         table = pa.Table.from_batches([batch])
-        return table if held else table.select([])
+        return table if fields else table.select([])
 
     def _open(self, fields: list[int]) -> Any:
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)

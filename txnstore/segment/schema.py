@@ -133,8 +133,8 @@ def timestamp_ranges(
     moments = timestamps_of(table, column, default_ms).to_numpy().view(np.int64)
     if len(parts) == 1:
         return [(int(moments.min()), int(moments.max()))]
-    filled = [rows for rows in parts if rows]
-    starts = np.cumsum([0, *filled[:-1]])
+    filled_parts = [rows for rows in parts if rows]
+    starts = np.cumsum([0, *filled_parts[:-1]])
     ranges = zip(
         np.minimum.reduceat(moments, starts).tolist(), np.maximum.reduceat(moments, starts).tolist(), strict=True
     )

@@ -32,8 +32,8 @@ class SegmentSink(io.RawIOBase):
 
     def __init__(self, memory: int | None = None) -> None:
         super().__init__()
-        self._memory = MEMORY_BYTES if memory is None else min(memory, MEMORY_BYTES)
-        self._held = io.BytesIO()
+        self._max_memory = MEMORY_BYTES if memory is None else min(memory, MEMORY_BYTES)
+        self._buffer = io.BytesIO()
         self._file: Any = None
         self._size = 0
         self.blocks = BlockSums()
@@ -47,10 +47,10 @@ class SegmentSink(io.RawIOBase):
         if self.closed:
             raise ValueError("write to a closed segment")
         view = memoryview(data)
-        if self._file is None and self._size + len(view) > self._memory:
+        if self._file is None and self._size + len(view) > self._max_memory:
             self._move_to_file()
         if self._file is None:
-            self._held.write(view)
+            self._buffer.write(view)
         else:
             with _report_full_disk():
                 self._file.write(view)
@@ -62,8 +62,8 @@ class SegmentSink(io.RawIOBase):
     def _move_to_file(self) -> None:
         with _report_full_disk():
             self._file = tempfile.TemporaryFile(prefix="txnstore-segment-")  # noqa: SIM115 - closed with the sink
-            self._file.write(self._held.getbuffer())
-        self._held = io.BytesIO()
+            self._file.write(self._buffer.getbuffer())
+        self._buffer = io.BytesIO()
 
     def tell(self) -> int:
         return self._size
@@ -71,7 +71,7 @@ class SegmentSink(io.RawIOBase):
     def content(self) -> bytes | mmap.mmap:
         """Return all bytes; if they are in a file, mapped into memory, valid after the sink is closed."""
         if self._file is None:
-            return self._held.getvalue()  # Not a copy, as a read would be.
+            return self._buffer.getvalue()  # Not a copy, as a read would be.
         with _report_full_disk():
             self._file.flush()
             return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -80,7 +80,7 @@ class SegmentSink(io.RawIOBase):
         if self._file is not None and not self.closed:
             with suppress(OSError):  # It writes what is buffered, which may find no space; the file is discarded.
                 self._file.close()
-        self._held = io.BytesIO()
+        self._buffer = io.BytesIO()
         super().close()
 
 

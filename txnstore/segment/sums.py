@@ -25,7 +25,7 @@ _WORD = 8
 #: Words of strings that are hashed at a time, for the same reason.
 _WORDS = 1 << 17
 #: Strings of up to as many words are hashed together, whatever their lengths.
-_SHORT = 4
+_SHORT_WORDS = 4
 _HALF = np.uint64(32)
 
 Words = npt.NDArray[np.uint64]
@@ -35,10 +35,10 @@ Sizes = npt.NDArray[np.int64]
 def sums_of(table: pa.Table) -> Sums:
     """Return the sums of the rows of a table with ``_offset``, ``_timestamp`` and the columns of the topic."""
     hashes, sizes = row_hashes(table)
-    return total(hashes, sizes)
+    return total_sums(hashes, sizes)
 
 
-def total(hashes: Words, sizes: Sizes) -> Sums:
+def total_sums(hashes: Words, sizes: Sizes) -> Sums:
     """Return the sums of rows from their hashes and sizes."""
     return Sums(len(hashes), int(sizes.sum()), f"{int(hashes.sum(dtype=np.uint64)) % MODULUS:016x}")
 
@@ -55,14 +55,14 @@ def row_hashes(table: pa.Table) -> tuple[Words, Sizes]:
         rows = slice(start, start + _ROWS)
         for name in names:
             column = table.column(name).slice(start, _ROWS).combine_chunks()
-            column_hashes, size = _hashes(column, np.broadcast_to(_seed_of(name), len(column)))
+            column_hashes, column_sizes = _value_hashes(column, np.broadcast_to(_seed_of(name), len(column)))
             hashes[rows] += column_hashes
-            sizes[rows] += size
+            sizes[rows] += column_sizes
         hashes[rows] = _mix_words(hashes[rows])
     return hashes, sizes
 
 
-def _hashes(array: Any, seeds: Words) -> tuple[Words, Sizes]:
+def _value_hashes(array: Any, seeds: Words) -> tuple[Words, Sizes]:
     """Return the hash of each value with its seed, and its size; both are 0 for null."""
     if array.null_count == len(array):
         return np.zeros(len(array), np.uint64), np.zeros(len(array), np.int64)
@@ -81,8 +81,8 @@ def _struct_hashes(array: Any, seeds: Words, names: list[str]) -> tuple[Words, S
     """Return the hashes of structs: one for the struct, and those of its fields."""
     hashes, sizes = _mix_words(seeds), np.zeros(len(array), np.int64)
     for number, name in enumerate(names):
-        field_hashes, size = _hashes(array.field(number), _mix_words(seeds + _seed_of(name)))
-        hashes, sizes = hashes + field_hashes, sizes + size
+        field_hashes, field_sizes = _value_hashes(array.field(number), _mix_words(seeds + _seed_of(name)))
+        hashes, sizes = hashes + field_hashes, sizes + field_sizes
     return hashes, sizes
 
 
@@ -92,11 +92,14 @@ def _list_hashes(array: Any, seeds: Words) -> tuple[Words, Sizes]:
     lengths, first = np.diff(offsets), int(offsets[0])
     values = array.values.slice(first, int(offsets[-1]) - first)
     places = np.arange(1, len(values) + 1) - np.repeat(offsets[:-1] - first, lengths)
-    inner = _mix_words(np.repeat(seeds, lengths) + places.astype(np.uint64))
-    value_hashes, size = (
-        _struct_hashes(values, inner, ["key", "value"]) if pt.is_map(array.type) else _hashes(values, inner)
+    element_seeds = _mix_words(np.repeat(seeds, lengths) + places.astype(np.uint64))
+    value_hashes, value_sizes = (
+        _struct_hashes(values, element_seeds, ["key", "value"])
+        if pt.is_map(array.type)
+        else _value_hashes(values, element_seeds)
     )
-    return _mix_words(seeds + lengths.astype(np.uint64)) + _run_sums(value_hashes, lengths), _run_sums(size, lengths)
+    length_hashes = _mix_words(seeds + lengths.astype(np.uint64))
+    return length_hashes + _run_sums(value_hashes, lengths), _run_sums(value_sizes, lengths)
 
 
 def _value_words(array: Any) -> tuple[Words, Sizes]:
@@ -125,25 +128,25 @@ def _value_words(array: Any) -> tuple[Words, Sizes]:
 
 def _string_words(array: Any) -> tuple[Words, Sizes]:
     """Return one word for each string: of its length, and of its words of 8 bytes by place."""
-    large = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
+    is_large = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
     _, ends_buffer, data = array.buffers()
-    ends = np.frombuffer(ends_buffer, np.int64 if large else np.int32)
+    ends = np.frombuffer(ends_buffer, np.int64 if is_large else np.int32)
     offsets = ends[array.offset : array.offset + len(array) + 1].astype(np.int64)
     lengths = np.diff(offsets)
     # Arrow pads text only; nothing checks that it is text. Nulls are strings as well, whose hashes the caller drops.
-    text = pa.large_string() if large else pa.string()
+    text = pa.large_string() if is_large else pa.string()
     strings = pa.Array.from_buffers(text, len(array), [None, ends_buffer, data], offset=array.offset)
     return _mix_words(lengths.astype(np.uint64) + _word_sums(strings, (lengths + _WORD - 1) // _WORD)), lengths
 
 
 def _word_sums(strings: Any, counts: Sizes) -> Words:
     """Return the sums of the words of strings, which have ``counts`` words; the last is filled with zeros."""
-    most = int(counts.max())
-    if most <= _SHORT or most * len(counts) <= 2 * int(counts.sum()):
-        return _padded_sums(strings, most)
+    max_count = int(counts.max())
+    if max_count <= _SHORT_WORDS or max_count * len(counts) <= 2 * int(counts.sum()):
+        return _padded_sums(strings, max_count)
     # Those that differ by less than a factor of two together, so that not much more is filled than there is.
     sums = np.empty(len(counts), np.uint64)
-    classes = np.frexp(counts // _SHORT)[1]
+    classes = np.frexp(counts // _SHORT_WORDS)[1]
     for number in np.flatnonzero(np.bincount(classes)):
         rows = np.flatnonzero(classes == number)
         sums[rows] = _padded_sums(strings.take(pa.array(rows)), int(counts[rows].max()))

@@ -16,7 +16,7 @@ from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, SchemaMismatchError, UnsupportedFormatError
 from txnstore.producer import records
-from txnstore.segment.convert import copied
+from txnstore.segment.convert import copy_rows
 from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, create
 
@@ -82,12 +82,12 @@ def test_copy_of_a_slice_holds_the_slice_alone() -> None:
         }
     )
     part = pa.concat_tables([table.slice(17, 30), table.slice(5000, 20)])
-    copy = copied(part)
+    copy = copy_rows(part)
     assert copy.equals(part)
     assert copy.schema == part.schema
     assert copy.get_total_buffer_size() < 20_000
     assert not addresses(part) & addresses(copy)
-    assert copied(table.schema.empty_table()).num_rows == 0
+    assert copy_rows(table.schema.empty_table()).num_rows == 0
 
 
 def inside(kind: str, values: pa.Array) -> pa.Array:

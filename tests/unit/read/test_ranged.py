@@ -363,7 +363,7 @@ def test_the_footer_is_plain_parquet() -> None:
     body = encoded.size - encoded.footer_size
     blocks = Blocks.from_text(file.metadata.metadata[BLOCKS_KEY], body)
     assert len(blocks.sums) == -(-body // BLOCK_BYTES)
-    assert blocks.damaged(0, encoded.data[:body]) is None
+    assert blocks.find_damage(0, encoded.data[:body]) is None
 
 
 @given(st.lists(st.integers(0, 3 * BLOCK_BYTES), max_size=5), st.integers(0, 2**32))
@@ -374,7 +374,7 @@ def test_checksums_do_not_depend_on_how_bytes_are_written(sizes: list[int], seed
         sums.update(data[at : at + size])
         at += size
     blocks = Blocks.from_text(sums.to_text().encode(), len(data))
-    assert blocks.damaged(0, data) is None
+    assert blocks.find_damage(0, data) is None
     whole = BlockSums()
     whole.update(data)
     assert whole.to_text() == sums.to_text()
