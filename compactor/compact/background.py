@@ -28,6 +28,7 @@ from txnstore.coordinator.completion import LINGER
 from txnstore.coordinator.copies import copy_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
+from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import Command, Map, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
@@ -36,7 +37,7 @@ from txnstore.errors import CompactionConflictError, CorruptionError, StorageErr
 _LOG = logging.getLogger(__name__)
 
 #: The most replacements of an entry, each of which takes about a kilobyte.
-_RUNS = 1024
+_REPLACEMENTS_PER_ENTRY = 1024
 #: What is fetched ahead, decoded and encoded at a time, in the thread of the merge.
 _MEMORY = Memory(MIN_MEMORY)
 
@@ -80,23 +81,23 @@ class _BackgroundMerger:
 
     def __init__(self) -> None:
         #: Held by the task, from before it is submitted.
-        self._busy = threading.Lock()
+        self._task_lock = threading.Lock()
         #: The logs of which nothing was left, as they were planned. Written by the task, as the next two.
-        self._done: Map[TopicPartition, Partition] = Map()
+        self._merged_logs: Map[TopicPartition, Partition] = Map()
         #: The kinds of failures of the last task: a process that may not write a topic has one each time, and others
         #: merge that.
-        self._failing = set[tuple[str, type[Exception]]]()
-        #: The segments that stay as they are: see :attr:`BackgroundReport.damaged`.
-        self._damaged = set[str]()
+        self._failed_kinds = set[tuple[str, type[Exception]]]()
+        #: The objects that stay as they are: see :attr:`BackgroundReport.damaged`.
+        self._damaged_objects = set[str]()
 
     def begin(self, parts: OpenParts, state: State) -> None:
         """Merge in the background, unless a task does so already."""
-        if not self._busy.acquire(blocking=False):
+        if not self._task_lock.acquire(blocking=False):
             return
         try:
             parts.background.submit(self._merge, parts, state)
         except BaseException:
-            self._busy.release()
+            self._task_lock.release()
             raise
 
     def _merge(self, parts: OpenParts, state: State) -> None:
@@ -104,26 +105,26 @@ class _BackgroundMerger:
         try:
             if not parts.open:
                 return  # The task runs in the thread of a commit that a close has overtaken.
-            report = merge_small_commits(parts, state, self._done, self._damaged)
-            self._damaged |= report.damaged
+            report = merge_small_commits(parts, state, self._merged_logs, self._damaged_objects)
+            self._damaged_objects |= report.damaged
             parts.chains[state.chain].metrics.background_merged_batches += report.batches
-            self._done = state.partitions
+            self._merged_logs = state.partitions
             for tp in report.left:
-                self._done = self._done.discard(tp)
+                self._merged_logs = self._merged_logs.discard(tp)
             self._report(parts, state, report.failures)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next checkpoint tries again
             self._report(parts, state, [("", error)])
         finally:
-            self._busy.release()
+            self._task_lock.release()
 
     def _report(self, parts: OpenParts, state: State, failures: Iterable[tuple[str, Exception]]) -> None:
         """Count failures, and log them: as a warning the first one of its kind, that is of a topic and a class."""
-        before, self._failing = self._failing, set()
+        earlier_kinds, self._failed_kinds = self._failed_kinds, set()
         for topic, error in failures:
             kind = topic, type(error)
-            known = kind in before or kind in self._failing
-            _failed(parts, state, error, logging.INFO if known else logging.WARNING)
-            self._failing.add(kind)
+            is_known = kind in earlier_kinds or kind in self._failed_kinds
+            _report_failure(parts, state, error, logging.INFO if is_known else logging.WARNING)
+            self._failed_kinds.add(kind)
 
 
 def merge_later(parts: OpenParts, state: State) -> None:
@@ -135,17 +136,17 @@ def merge_later(parts: OpenParts, state: State) -> None:
         merger: _BackgroundMerger = parts.connection.cached((_BackgroundMerger, state.chain), _BackgroundMerger)
         merger.begin(parts, state)
     except Exception as error:  # noqa: BLE001 - no thread or no memory for the task: logged and counted
-        _failed(parts, state, error)
+        _report_failure(parts, state, error)
 
 
-def _failed(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:
+def _report_failure(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:
     parts.chains[state.chain].metrics.background_merge_failures += 1
     extra = {"chain": state.chain, "sequence": state.sequence, "error": f"{type(error).__name__}: {error}"}
     _LOG.log(level, "small commits not merged: %s", error, extra=extra)
 
 
 def merge_small_commits(
-    parts: OpenParts, state: State, done: Map[TopicPartition, Partition], damaged: Collection[str] = ()
+    parts: OpenParts, state: State, merged_logs: Map[TopicPartition, Partition], damaged: Collection[str] = ()
 ) -> BackgroundReport:
     """Merge the small commits of a chain. One topic after the other, so that a damaged one holds no other one up.
 
@@ -155,7 +156,7 @@ def merge_small_commits(
     with them what is stored, and some decoded row groups, up to 64 MiB each. Ends early if the connection is closed.
 
     Args:
-        done: See :func:`plan_small_commits`.
+        merged_logs: See :func:`plan_small_commits`.
         damaged: The same.
 
     Raises:
@@ -170,20 +171,20 @@ def merge_small_commits(
             report.leave(topic, (TopicPartition(topic.name, number) for number in range(topic.partitions)), error)
             return None
 
-    planned = plan_small_commits(state, done, config_of, damaged)
+    planned = plan_small_commits(state, merged_logs, config_of, damaged)
     if not planned:
         return report
     connection = parts.connection
     leased = CompactionLease(connection.objects, parts.chains.keys, connection.runtime).others()
     catalog = state if state.chain == CATALOG else parts.chains[CATALOG].refresh()
     merges = _Merges(parts, state.chain, report)
-    for each in planned:
-        topic = catalog.topics.get(each.topic.name)
-        report.left |= leased.intersection(plan.tp for plan in each.plans)
-        if topic is not None and topic.topic_id == each.topic.topic_id:  # Else it was deleted.
+    for topic_merge in planned:
+        topic = catalog.topics.get(topic_merge.topic.name)
+        report.left |= leased.intersection(plan.tp for plan in topic_merge.plans)
+        if topic is not None and topic.topic_id == topic_merge.topic.topic_id:  # Else it was deleted.
             # The topic of the catalog, which is read after the logs: what older releases wrote may have columns that
             # the chain's copy lacks.
-            merges.merge(topic, [plan for plan in each.plans if plan.tp not in leased])
+            merges.merge_topic(topic, [plan for plan in topic_merge.plans if plan.tp not in leased])
     return report
 
 
@@ -195,12 +196,16 @@ class _Merges:
         self._chain = parts.chains[number]
         self._replacements = Replacements(parts.chains, self._submit_all)
 
-    def merge(self, topic: CatalogTopic, planned: Sequence[MergePlan]) -> bool:
-        """Merge a part of a topic into one segment; returns whether the sources of all plans could be read."""
+    def merge_topic(self, topic: CatalogTopic, planned: Sequence[MergePlan]) -> bool:
+        """Merge a part of a topic into one segment.
+
+        Returns:
+            Whether all that was planned was merged and uploaded; the chain may still have refused it.
+        """
         plans = [plan for plan in planned if self._is_current(topic, plan)]
         if not plans:
             return not planned
-        parts, report, partitions = self._parts, self._report, {plan.tp for plan in plans}
+        parts = self._parts
         try:
             self._check_open()
             self._chain.check_features()
@@ -211,28 +216,37 @@ class _Merges:
                 objects, parts.pool, runtime, topic=topic, plans=plans, memory=_MEMORY, check=self._check_open
             )
         except _ClosedError:
-            report.leave(topic, partitions)
+            self._report.leave(topic, {plan.tp for plan in plans})
             return False
         except Exception as error:  # noqa: BLE001 - of this topic only
-            if isinstance(error, CorruptionError):
-                with suppress(TxnStoreError):  # A chain that cannot be read does not tell why: it is damage until then.
-                    error = self._replacements.reason(topic, plans, error)
-            report.leave(topic, partitions, error)
-            older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
-            # One of them must not keep later commits from being merged. The storage may answer for it the next time.
-            if older and isinstance(error, CorruptionError | StorageError):
-                others_read = self.merge(topic, [*inlined_only(plans)])
-                if others_read and isinstance(error, CorruptionError):
-                    report.damaged |= older
+            self._leave_failed(topic, plans, error)
             return False
         commands = [replacement(plan, added, started) for plan, added in zip(plans, merged, strict=True)]
-        for first in range(0, len(commands), _RUNS):
-            some = commands[first : first + _RUNS]
-            refused = self._replacements.submit(topic, some)
-            for tp, reason in refused.items():
-                report.leave(topic, [tp], reason)
-            report.batches += sum(len(command.removed) for command in some if command.tp not in refused)
+        self._submit_replacements(topic, commands)
         return len(plans) == len(planned)
+
+    def _leave_failed(self, topic: CatalogTopic, plans: Sequence[MergePlan], error: Exception) -> None:
+        """Report a merge that failed, and merge the small commits of its plans without the older segments."""
+        if isinstance(error, CorruptionError):
+            with suppress(TxnStoreError):  # A chain that cannot be read does not tell why: it is damage until then.
+                error = self._replacements.reason(topic, plans, error)
+        self._report.leave(topic, {plan.tp for plan in plans}, error)
+        older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
+        # One of these objects cannot be read, which one is unknown: it must not keep later commits from being merged.
+        # One that the storage does not answer for may be read the next time.
+        if older and isinstance(error, CorruptionError | StorageError):
+            others_merged = self.merge_topic(topic, [*inlined_only(plans)])
+            if others_merged and isinstance(error, CorruptionError):
+                self._report.damaged |= older
+
+    def _submit_replacements(self, topic: CatalogTopic, commands: Sequence[ReplaceSegments]) -> None:
+        """Commit the replacements, and report what the chain refused."""
+        for first in range(0, len(commands), _REPLACEMENTS_PER_ENTRY):
+            chunk = commands[first : first + _REPLACEMENTS_PER_ENTRY]
+            refused = self._replacements.submit(topic, chunk)
+            for tp, reason in refused.items():
+                self._report.leave(topic, [tp], reason)
+            self._report.batches += sum(len(command.removed) for command in chunk if command.tp not in refused)
 
     def _is_current(self, topic: CatalogTopic, plan: MergePlan) -> bool:
         """Whether the chain may accept a plan: nothing is uploaded for one that it would refuse."""

@@ -92,12 +92,12 @@ class Clean:
         self._objects, self._pool, self._runtime = objects, pool, runtime
         self._topic, self._plan, self._now = topic, plan, now
         self._writer: TopicWriter = topic_writer(topic)
-        self._target, self._memory = target_bytes, memory
+        self._target_bytes, self._memory = target_bytes, memory
         self._done = Cleaned()
         #: The sums of what was read and of what was removed so far, and those of each uploaded segment.
-        self._read, self._removed, self._added = Sums(), Sums(), list[Sums]()
+        self._read_sums, self._removed_sums, self._added_sums = Sums(), Sums(), list[Sums]()
         #: The sums of tables that are being hashed, and are not added to these yet.
-        self._accounts: list[Future[ConservedSums]] = []
+        self._sums_tasks: list[Future[ConservedSums]] = []
         hidden = [HORIZON_FIELD] if topic.schema is None else []
         self._columns = Columns.of_segments(topic, Layout.MERGED, hidden=hidden, conserves=True)
         # A tombstone above the LSO is still to be seen by readers, and to remove records below the LSO.
@@ -119,10 +119,10 @@ class Clean:
             distinct_keys = newest.count()
             self._done.keyless, self._done.superseded = records - newest.records, newest.records - distinct_keys
             if self._done.changed or self._has_removable_tombstones():
-                self._copy(newest.offsets())
-                self._collect()
+                self._copy_survivors(newest.offsets())
+                self._collect_sums()
                 if self._done.changed and self._plan.sources:
-                    self._done.sums = ConservedSums(self._read, self._removed, tuple(self._added))
+                    self._done.sums = ConservedSums(self._read_sums, self._removed_sums, tuple(self._added_sums))
         return self._done
 
     def _read_keys(self, newest: NewestByKey) -> int:
@@ -161,7 +161,7 @@ class Clean:
 
     # Copying ----------------------------------------------------------------------------------------------------------
 
-    def _copy(self, newest: Iterator[Offsets]) -> None:
+    def _copy_survivors(self, newest: Iterator[Offsets]) -> None:
         """Upload the records that stay, as segments of at most the target size, and of one period of the retention."""
         survivors = _Survivors(newest)
         for sources in by_period(self._plan.sources, self._writer.config):
@@ -173,17 +173,17 @@ class Clean:
             for table in self._tables(sources, self._columns):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 rows = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
-                part = self._account(table, offsets, rows.column(OFFSET_FIELD.name).to_numpy())
+                part = self._begin_sums(table, offsets, rows.column(OFFSET_FIELD.name).to_numpy())
                 if not rows.num_rows:
                     continue
-                writing.run(partial(self._add, pending, rows, part), rows.nbytes)
+                writing.run(partial(self._encode_rows, pending, rows, part), rows.nbytes)
                 del table, offsets, rows
                 self._upload(pending)
             writing.wait()
             pending.finish()
             self._upload(pending)
 
-    def _add(self, pending: _PendingSegments, rows: pa.Table, sums: Future[ConservedSums]) -> None:
+    def _encode_rows(self, pending: _PendingSegments, rows: pa.Table, sums: Future[ConservedSums]) -> None:
         """Encode the rows that stay of a table; ends the segment if it is large enough."""
         if pending.writer is None:
             config, schema = self._writer.config, self._columns.schema
@@ -196,37 +196,37 @@ class Clean:
             )
         pending.writer.append(rows)
         pending.parts.append(_range_of(rows, sums))
-        if pending.writer.size >= self._target:
+        if pending.writer.size >= self._target_bytes:
             pending.finish()
 
-    def _account(self, table: pa.Table, offsets: Offsets, remaining: Offsets) -> Future[ConservedSums]:
+    def _begin_sums(self, table: pa.Table, offsets: Offsets, remaining: Offsets) -> Future[ConservedSums]:
         """Hash the rows of a table beside what follows; one table at a time, so that few are in memory."""
-        self._collect()
+        self._collect_sums()
         stays = np.zeros(len(offsets), np.bool_)
         stays[np.searchsorted(offsets, remaining)] = True  # Both ascend, and one is a part of the other.
-        task = begin(self._pool, self._memory, partial(_account, table, stays))
-        self._accounts.append(task)
+        task = begin(self._pool, self._memory, partial(_sums_of_parts, table, stays))
+        self._sums_tasks.append(task)
         return task
 
-    def _collect(self) -> None:
+    def _collect_sums(self) -> None:
         """Add the hashed rows to the sums of what was read and what was removed."""
-        for account in self._accounts:
-            self._read += account.result().read
-            self._removed += account.result().removed
-        self._accounts.clear()
+        for account in self._sums_tasks:
+            self._read_sums += account.result().read
+            self._removed_sums += account.result().removed
+        self._sums_tasks.clear()
 
     def _without_old_tombstones(self, table: pa.Table) -> pa.Table:
         """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534)."""
         if not self._removes_tombstones or not table.column(_VALUE).null_count:
             return table
-        tombstone, horizon = table.column(_VALUE).is_null(), table.column(HORIZON_FIELD.name)
-        expired = pc.and_(tombstone, pc.fill_null(pc.less_equal(horizon, self._now), fill_value=False))
-        fresh = pc.and_(tombstone, horizon.is_null())
-        stamp = pa.scalar(self._now + self._writer.config.delete_retention_ms, HORIZON_FIELD.type)
-        self._done.tombstones += pc.sum(expired).as_py() or 0
-        self._done.stamped += pc.sum(fresh).as_py() or 0
-        stamped = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(fresh, stamp, horizon))
-        return stamped.filter(pc.invert(expired))
+        is_tombstone, horizon = table.column(_VALUE).is_null(), table.column(HORIZON_FIELD.name)
+        is_expired = pc.and_(is_tombstone, pc.fill_null(pc.less_equal(horizon, self._now), fill_value=False))
+        is_new = pc.and_(is_tombstone, horizon.is_null())
+        new_horizon = pa.scalar(self._now + self._writer.config.delete_retention_ms, HORIZON_FIELD.type)
+        self._done.tombstones += pc.sum(is_expired).as_py() or 0
+        self._done.stamped += pc.sum(is_new).as_py() or 0
+        with_horizons = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(is_new, new_horizon, horizon))
+        return with_horizons.filter(pc.invert(is_expired))
 
     def _upload(self, pending: _PendingSegments) -> None:
         """Upload the segments that are finished, in the calling thread, where an interrupt ends it."""
@@ -239,7 +239,7 @@ class Clean:
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)
         base, limit = parts[0].first, parts[-1].last + 1
-        self._added.append(add_up(sums for part in parts for sums in part.sums.result().added))
+        self._added_sums.append(add_up(sums for part in parts for sums in part.sums.result().added))
         self._done.added.append(
             Batch(
                 base_offset=base,
@@ -291,7 +291,7 @@ class _Range:
     sums: Future[ConservedSums]
 
 
-def _account(table: pa.Table, stays: npt.NDArray[np.bool_]) -> ConservedSums:
+def _sums_of_parts(table: pa.Table, stays: npt.NDArray[np.bool_]) -> ConservedSums:
     """The sums of the rows of a table, of those that go, and of those that stay."""
     hashes, sizes = row_hashes(table)
     removed, added = total_sums(hashes[~stays], sizes[~stays]), total_sums(hashes[stays], sizes[stays])
@@ -310,18 +310,18 @@ class _Survivors:
 
     def __init__(self, offsets: Iterator[Offsets]) -> None:
         self._offsets = offsets
-        self._ahead: Offsets = np.empty(0, np.int64)
+        self._next_offsets: Offsets = np.empty(0, np.int64)
 
     def mask(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
         """Which of these offsets stay; they follow those of the last call."""
-        last = offsets[-1]
-        taken = [self._ahead]
-        while not len(taken[-1]) or taken[-1][-1] < last:
-            following = next(self._offsets, None)
-            if following is None:
+        last_offset = offsets[-1]
+        arrays = [self._next_offsets]
+        while not len(arrays[-1]) or arrays[-1][-1] < last_offset:
+            next_array = next(self._offsets, None)
+            if next_array is None:
                 break
-            taken.append(following)
-        stay = np.concatenate(taken)
-        split = int(np.searchsorted(stay, last, side="right"))
-        self._ahead = stay[split:]
-        return np.isin(offsets, stay[:split], assume_unique=True)
+            arrays.append(next_array)
+        staying = np.concatenate(arrays)
+        end = int(np.searchsorted(staying, last_offset, side="right"))
+        self._next_offsets = staying[end:]
+        return np.isin(offsets, staying[:end], assume_unique=True)

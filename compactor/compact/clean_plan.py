@@ -75,20 +75,20 @@ def plan_clean(
         batch for batch in partition.batches.overlapping(partition.log_start, limit) if batch.limit <= limit
     )
     dirty = [batch for batch in removed if batch.limit > partition.first_dirty_offset]
-    total, dirty_bytes = (sum(batch.size for batch in batches) for batches in (removed, dirty))
+    total_bytes, dirty_bytes = (sum(batch.size for batch in batches) for batches in (removed, dirty))
     is_aborted = aborted_batches(partition)
     sources = tuple(
         Slice(tp, batch, max(partition.log_start, batch.base_offset), batch.limit)
         for batch in removed
         if not is_aborted(batch)
     )
-    ratio = dirty_bytes / total if total else 0.0
+    ratio = dirty_bytes / total_bytes if total_bytes else 0.0
     plan = CleanPlan(tp, removed, sources, limit, dirty_bytes, ratio, partition.first_dirty_offset)
     plan = replace(plan, revision=partition.revision)
-    first = min((batch.min_timestamp for batch in dirty), default=now)
-    overdue = first < now - config.max_compaction_lag_ms
-    forced = force and bool(dirty or plan.has_expired_tombstones(now))
-    return plan if forced or overdue or ratio > config.min_cleanable_dirty_ratio else None
+    oldest_dirty = min((batch.min_timestamp for batch in dirty), default=now)
+    is_overdue = oldest_dirty < now - config.max_compaction_lag_ms
+    is_forced = force and bool(dirty or plan.has_expired_tombstones(now))
+    return plan if is_forced or is_overdue or ratio > config.min_cleanable_dirty_ratio else None
 
 
 def plan_past_hw(
@@ -124,13 +124,17 @@ def plan_past_hw(
             runs[-1].append(batch)
     plans = []
     for run in filter(None, runs):
-        new = [batch for batch in run if batch.layout is Layout.APPENDED and batch.segment.key not in known_clean]
-        dirty = sum(batch.size for batch in new)
-        ratio = dirty / sum(batch.size for batch in run)
+        new_batches = [
+            batch for batch in run if batch.layout is Layout.APPENDED and batch.segment.key not in known_clean
+        ]
+        dirty_bytes = sum(batch.size for batch in new_batches)
+        ratio = dirty_bytes / sum(batch.size for batch in run)
         sources = tuple(whole_batch(tp, batch) for batch in run if not is_aborted(batch))
-        if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty)):
+        if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty_bytes)):
             start = run[0].base_offset
-            plans.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))
+            plans.append(
+                CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty_bytes, ratio, start, past_hw=True)
+            )
     return [replace(plan, revision=partition.revision) for plan in plans]
 
 
@@ -146,8 +150,8 @@ class KnownClean:
 
     def add(self, plan: CleanPlan) -> None:
         """Note that the clean of this plan had nothing to remove."""
-        added = frozenset(batch.segment.key for batch in plan.removed)
-        self._keys[plan.tp] = self._keys.get(plan.tp, frozenset()) | added
+        new_keys = frozenset(batch.segment.key for batch in plan.removed)
+        self._keys[plan.tp] = self._keys.get(plan.tp, frozenset()) | new_keys
 
     def keys_of(self, tp: TopicPartition, partition: Partition) -> frozenset[str]:
         """The keys of these segments of a partition; forgets those that the LSO has passed, or that were replaced."""

@@ -67,26 +67,26 @@ def clean(
         engine: Executes the cleans.
         storage_clock: Returns the time of the storage, which is requested only if there is something to clean.
     """
-    keyed = [item for item in logs if _is_compacted(item[0])]
-    if not keyed:
+    compacted_logs = [item for item in logs if _is_compacted(item[0])]
+    if not compacted_logs:
         return {}
     # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
     now = storage_clock()
-    plans = [(topic, plan) for topic, tp, log in keyed for plan in _plans(topic, tp, log, now, options)]
+    plans = [(topic, plan) for topic, tp, log in compacted_logs for plan in _due_cleans(topic, tp, log, now, options)]
     plans.sort(key=lambda item: item[1].dirty_ratio, reverse=True)
 
     def job(topic: CatalogTopic, plan: CleanPlan) -> Job[Cleaned]:
         return partial(_clean, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory)
 
-    def started(plan: CleanPlan) -> int:
+    def time_of_start(plan: CleanPlan) -> int:
         return time_of_upload(connection.runtime, connection.chains, plan.tp)
 
-    jobs = (((topic, plan, started(plan)), job(topic, plan)) for topic, plan in plans)
+    jobs = (((topic, plan, time_of_start(plan)), job(topic, plan)) for topic, plan in plans)
     results: dict[TopicPartition, list[CleanResult]] = {}
     replacements = Replacements.of(connection)
-    for (topic, plan, begun), upload in engine.run(jobs):
+    for (topic, plan, started_at), upload in engine.run(jobs):
         try:
-            result = CleanResult(plan) if options.dry_run else _replace(topic, plan, begun, upload, replacements)
+            result = CleanResult(plan) if options.dry_run else _replace(topic, plan, started_at, upload, replacements)
         except PARTIAL as error:
             failures.clean(plan.tp, error)
             continue
@@ -97,7 +97,7 @@ def clean(
     return results
 
 
-def _plans(
+def _due_cleans(
     topic: CatalogTopic, tp: TopicPartition, log: Partition, now: int, options: CompactionOptions
 ) -> Iterable[CleanPlan]:
     """The cleans of a partition that are due."""

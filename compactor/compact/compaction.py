@@ -193,30 +193,30 @@ class _Compaction:
         retained = apply_retention(connection, view, scope.topics, dry_run=dry_run)
         if retained.partitions and not dry_run:
             scope = self._scope(connection.view(refresh=False), name)
-        planned = self._planned(scope, retained)
+        planned = self._expected_results(scope, retained)
         if dry_run:
             return CompactionReport(tuple(planned.values()), dry_run, retained)
-        results, held = self._leased(tuple(planned.values()), name)
+        results, held = self._compact_leased(tuple(planned.values()), name)
         if self._options.expire:
             expire_due(connection.chains, connection.runtime.clock())
         report = CompactionReport(tuple(results.values()), dry_run, retained, held)
-        _log(report, len(self._failures))
+        _log_report(report, len(self._failures))
         return report
 
     def _scope(self, view: View, name: str | None) -> _Scope:
         """What is planned with, all of one view: the topic of this name or all, without those that cannot be read."""
         topics = _topics(view, name)
-        targets = {topic.name: target for topic in topics if (target := self._target(topic)) is not None}
+        targets = {topic.name: target for topic in topics if (target := self._target_bytes(topic)) is not None}
         return _Scope(view, [topic for topic in topics if topic.name in targets], targets)
 
-    def _planned(self, scope: _Scope, retained: RetentionReport) -> dict[TopicPartition, PartitionCompaction]:
+    def _expected_results(self, scope: _Scope, retained: RetentionReport) -> dict[TopicPartition, PartitionCompaction]:
         """The expected results of the partitions that are due; no segment is read."""
         plan = replace(self._options, dry_run=True, progress=self._options.progress if self._options.dry_run else None)
         planner = _Compaction(self._connection, plan, Failures(), LocalEngine(self._connection), self._storage_clock)
         logs = _logs(scope, retained)
         return planner._merge(logs, scope, planner._clean(logs, scope))
 
-    def _leased(
+    def _compact_leased(
         self, planned: Sequence[PartitionCompaction], name: str | None
     ) -> tuple[dict[TopicPartition, PartitionCompaction], int]:
         """Lease partitions that are due, and compact them; returns the results, and how many of them others hold."""
@@ -233,9 +233,9 @@ class _Compaction:
             if not leased:
                 return {}, held
             # Others may have compacted them and released their lease, or altered topics, since they were planned.
-            return self._compacted(name, leased), held
+            return self._compact_partitions(name, leased), held
 
-    def _compacted(
+    def _compact_partitions(
         self, name: str | None, leased: Collection[TopicPartition]
     ) -> dict[TopicPartition, PartitionCompaction]:
         """Clean and merge these partitions."""
@@ -245,15 +245,16 @@ class _Compaction:
             scope = self._scope(self._connection.view(refresh=False), name)
         return self._merge(_logs(scope, selected=leased), scope, results)
 
-    def _target(self, topic: CatalogTopic) -> int | None:
+    def _target_bytes(self, topic: CatalogTopic) -> int | None:
         """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
         try:
             config = topic_writer(topic).config
         except CorruptionError as error:
             self._failures.topic(topic.name, error)
             return None
-        limit = self._options.target_bytes
-        target = limit if limit is not None else config.segment_bytes
+        target = self._options.target_bytes
+        if target is None:
+            target = config.segment_bytes
         return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
 
     def _clean(self, logs: list[TopicLog], scope: _Scope) -> dict[TopicPartition, PartitionCompaction]:
@@ -261,7 +262,7 @@ class _Compaction:
         cleans = clean(
             self._connection, logs, scope.targets, self._options, self._failures, self._engine, self._storage_clock
         )
-        return {tp: _with_cleans(_unchanged(tp, log), cleans[tp]) for _, tp, log in logs if tp in cleans}
+        return {tp: _with_cleans(_unchanged_result(tp, log), cleans[tp]) for _, tp, log in logs if tp in cleans}
 
     def _merge(
         self, logs: list[TopicLog], scope: _Scope, cleaned: Mapping[TopicPartition, PartitionCompaction]
@@ -285,9 +286,11 @@ class _Compaction:
             for topic, tp, log in logs
             if tp not in self._failures.uncleaned
         ]
-        total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
-        results = {tp: cleaned.get(tp, _unchanged(tp, log)) for _, tp, log, plans in work if plans or tp in cleaned}
-        done, replacements = 0, Replacements.of(self._connection)
+        total_bytes = sum(plan.removed_bytes for *_, plans in work for plan in plans)
+        results = {
+            tp: cleaned.get(tp, _unchanged_result(tp, log)) for _, tp, log, plans in work if plans or tp in cleaned
+        }
+        done_bytes, replacements = 0, Replacements.of(self._connection)
         for (topic, plan, started), upload in self._engine.run(self._merge_jobs(work)):
             result = results[plan.tp]
             try:
@@ -298,9 +301,9 @@ class _Compaction:
                 )
             except PARTIAL as error:
                 self._failures.merge(plan.tp, error)
-            done += plan.removed_bytes
+            done_bytes += plan.removed_bytes
             if options.progress is not None:
-                options.progress(CompactionProgress(plan.tp, done, total))
+                options.progress(CompactionProgress(plan.tp, done_bytes, total_bytes))
         return results
 
     def _merge_jobs(
@@ -311,10 +314,10 @@ class _Compaction:
         for topic, tp, _, plans in work:
             for plan in plans:
                 started = time_of_upload(connection.runtime, connection.chains, tp)
-                yield (topic, plan, started), partial(_merged, topic=topic, plan=plan, memory=self._options.memory)
+                yield (topic, plan, started), partial(_merge_one, topic=topic, plan=plan, memory=self._options.memory)
 
 
-def _log(report: CompactionReport, failed: int) -> None:
+def _log_report(report: CompactionReport, failed: int) -> None:
     counts = {
         "cleans": report.cleans,
         "superseded": report.superseded,
@@ -365,7 +368,7 @@ def _partitions(topic: CatalogTopic) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
-def _unchanged(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
+def _unchanged_result(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
     """The result of a compaction that does nothing to a partition."""
     sizes = [batch.size for batch in partition.batches]
     return PartitionCompaction(tp, len(sizes), len(sizes), sum(sizes), sum(sizes))
@@ -397,7 +400,7 @@ def _with_plan(result: PartitionCompaction, plan: MergePlan) -> PartitionCompact
     return _with_replacement(result, plan, 1 if plan.sources else 0, plan.source_bytes)
 
 
-def _merged(
+def _merge_one(
     objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: CatalogTopic, plan: MergePlan, memory: Memory
 ) -> Merged:
     (merged,) = merge(objects, pool, runtime, topic=topic, plans=[plan], memory=memory)

@@ -51,11 +51,11 @@ class BackgroundQueue:
         #: The tasks that have not begun.
         self._waiting: deque[Task[None]] = deque()
         #: Whether a thread of the pool runs :meth:`_work`, or is about to.
-        self._busy = False
+        self._is_working = False
         #: Held while a task runs; the end of the block takes it, so that none runs afterwards.
-        self._at_work = threading.Lock()
+        self._work_lock = threading.Lock()
         #: No task begins any more: the block has ended, or a task has failed.
-        self._ended = False
+        self._has_ended = False
 
     def run(self, work: Callable[[], None], size: int) -> None:
         """Run work after the earlier work; waits for that while the tables of all waiting work are too large.
@@ -66,38 +66,38 @@ class BackgroundQueue:
             work()
             return
         while self._tasks and (self._tasks[0][1].done() or self._bytes + size > _WAITING_BYTES):
-            self._first()
+            self._take_first_result()
         task = Task(work)
         self._tasks.append((size, task))
         self._bytes += size
         with self._lock:
             self._waiting.append(task)
-            busy, self._busy = self._busy, True
+            busy, self._is_working = self._is_working, True
         if not busy:
             self._pool.submit(self._work)
 
     def wait(self) -> None:
         """Wait until all work has ended. Raises the first error of it."""
         while self._tasks:
-            self._first()
+            self._take_first_result()
 
-    def _first(self) -> None:
+    def _take_first_result(self) -> None:
         size, task = self._tasks.popleft()
         task.result()
         self._bytes -= size
 
     def _work(self) -> None:
         """Run waiting tasks in order until there are none, or one fails."""
-        with self._at_work:
+        with self._work_lock:
             while True:
                 with self._lock:
-                    if self._ended or not self._waiting:
-                        self._busy = False
+                    if self._has_ended or not self._waiting:
+                        self._is_working = False
                         return
                     task = self._waiting.popleft()
                 task.run()
                 if task.exception() is not None:
-                    self._ended = True
+                    self._has_ended = True
 
     def __enter__(self) -> Self:
         return self
@@ -105,11 +105,11 @@ class BackgroundQueue:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended = True
+        self._has_ended = True
         interrupt: BaseException | None = None
         while True:
             try:
-                with self._at_work:
+                with self._work_lock:
                     break
             except BaseException as caught:  # noqa: BLE001 - raised when nothing runs
                 interrupt = caught

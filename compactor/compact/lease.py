@@ -38,7 +38,7 @@ _MAX_DURATION_MS = 3_600_000
 #: It is renewed so often in its duration, so that one renewal may fail.
 _RENEWALS = 3
 #: Half of the names. No compactor gets as far as this number, so an object that has it, or a larger one, is no lease.
-_NUMBERS = 10**20 // 2
+_NUMBER_LIMIT = 10**20 // 2
 #: A compactor that loses the race for a lease so often in a row does not try again.
 _ATTEMPTS = 20
 
@@ -63,7 +63,7 @@ class CompactionLease:
         self._owner = runtime.new_id()
         self._timer = runtime.timer(self._renew)
         #: The key of the lease and its bytes; None without one. The timer's thread reads it.
-        self._taken: tuple[str, bytes] | None = None
+        self._lease: tuple[str, bytes] | None = None
 
     def take(
         self, choose: Callable[[frozenset[TopicPartition]], Collection[TopicPartition]]
@@ -82,16 +82,16 @@ class CompactionLease:
         """
         key = ""
         for attempt in range(1, _ATTEMPTS + 1):
-            number, held = self._others()
-            chosen = frozenset(choose(held))
-            if not chosen:
-                return chosen
-            document = LeaseDocument(owner=self._owner, duration_ms=DURATION_MS, partitions=sorted(chosen))
+            number, held_partitions = self._current_leases()
+            chosen_partitions = frozenset(choose(held_partitions))
+            if not chosen_partitions:
+                return chosen_partitions
+            document = LeaseDocument(owner=self._owner, duration_ms=DURATION_MS, partitions=sorted(chosen_partitions))
             key, data = self._keys.lease(number + 1), encode(document)
             if Claim(key, data).resolve(self._objects, self._runtime.backoff) == data:
-                self._taken = key, data
+                self._lease = key, data
                 self._timer.set(DURATION_MS / _RENEWALS / 1000)
-                return chosen
+                return chosen_partitions
             self._runtime.backoff(attempt)
         msg = (
             f"no lease could be created in {_ATTEMPTS} attempts: each time an object had the next number, at last "
@@ -101,26 +101,26 @@ class CompactionLease:
 
     def others(self) -> frozenset[TopicPartition]:
         """The partitions that compactors have leases on now. Costs a LIST, and a GET for each lease."""
-        return self._others()[1]
+        return self._current_leases()[1]
 
-    def _others(self) -> tuple[int, frozenset[TopicPartition]]:
+    def _current_leases(self) -> tuple[int, frozenset[TopicPartition]]:
         """The largest number of a lease, and the partitions of those that are not over. Deletes the others."""
         listed = {
             item.key: item
             for item in self._objects.list(self._keys.leases)
-            if 0 < (lease_number(item.key) or 0) < _NUMBERS
+            if 0 < (lease_number(item.key) or 0) < _NUMBER_LIMIT
         }
         if not listed:
             return 0, frozenset()
-        now, over, held = self._objects.now_ms(), [], set[TopicPartition]()
+        now_ms, expired_keys, held_partitions = self._objects.now_ms(), [], set[TopicPartition]()
         for lease, key in self._read(listed):
             # One from the future was written before the clock of the storage was set back: its age is unknown.
-            if abs(now - listed[key].modified_ms) > lease.duration_ms:
-                over.append(key)
+            if abs(now_ms - listed[key].modified_ms) > lease.duration_ms:
+                expired_keys.append(key)
             else:
-                held.update(lease.partitions)
-        self._delete(over)
-        return max(lease_number(key) or 0 for key in listed), frozenset(held)
+                held_partitions.update(lease.partitions)
+        self._delete(expired_keys)
+        return max(lease_number(key) or 0 for key in listed), frozenset(held_partitions)
 
     def _read(self, keys: Collection[str]) -> Iterator[tuple[LeaseDocument, str]]:
         """The leases that can be read, with their keys; others hold nothing, and a vacuum deletes them."""
@@ -134,11 +134,11 @@ class CompactionLease:
 
     def _renew(self) -> None:
         """Write the lease again, and set the timer for the next time, whether it succeeded or not."""
-        taken = self._taken
-        if taken is None:
+        lease = self._lease
+        if lease is None:
             return
         try:
-            self._objects.put(*taken)
+            self._objects.put(*lease)
         except StorageError as error:
             _LOG.info("lease not renewed: another compactor may do the same work", extra={"error": str(error)})
         self._timer.set(DURATION_MS / _RENEWALS / 1000)
@@ -159,5 +159,5 @@ class CompactionLease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.stop()
-        taken, self._taken = self._taken, None
-        self._delete([taken[0]] if taken is not None else [])
+        lease, self._lease = self._lease, None
+        self._delete([lease[0]] if lease is not None else [])

@@ -67,14 +67,14 @@ def merge(
         NoSpaceError: There is no space left for the temporary file.
     """
     merges = [_Merge(plan) for plan in plans]
-    with_rows = [each for each in merges if each.plan.sources]
-    if with_rows:
-        tp, config = with_rows[0].plan.tp, topic_writer(topic).config
-        encoded = _encode(objects, pool, topic, with_rows, memory, check)
+    merges_with_rows = [each for each in merges if each.plan.sources]
+    if merges_with_rows:
+        tp, config = merges_with_rows[0].plan.tp, topic_writer(topic).config
+        encoded = _encode(objects, pool, topic, merges_with_rows, memory, check)
         key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
         objects.put(key, encoded.data)
         segment, first_row = encoded.segment(key, explicit_offsets=True), 0
-        for each in with_rows:
+        for each in merges_with_rows:
             each.place(segment, first_row)
             first_row += each.order.rows
     return [each.merged for each in merges]
@@ -151,12 +151,12 @@ def _encode(
             start = 0
             while start < table.num_rows:
                 each = merges[number]
-                rows = slice(start, min(table.num_rows, start + each.order.missing))
+                rows = slice(start, min(table.num_rows, start + each.order.missing_rows))
                 each.add(offsets[rows], times[rows])
                 parts.append((each, rows))
-                number, start = number + (not each.order.missing), rows.stop
+                number, start = number + (not each.order.missing_rows), rows.stop
             hashes.add(table, parts)
-            ends = [rows.stop for each, rows in parts if not each.order.missing and each is not merges[-1]]
+            ends = [rows.stop for each, rows in parts if not each.order.missing_rows and each is not merges[-1]]
             writing.run(partial(_append, writer, table, ends), table.nbytes)
             del table, offsets, times  # Else they are in memory while the next rows are decoded.
         writing.wait()

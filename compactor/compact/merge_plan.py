@@ -94,19 +94,19 @@ class LogOfMerges:
         horizons.
         """
         run: list[Batch] = []
-        of_run: Hashable = None
-        latest: Periods | None = None
+        run_kind: Hashable = None
+        run_periods: Periods | None = None
         for batch in batches:
             own_kind = kind(batch) if batch.delete_horizon is None else None
-            own = None if self.is_aborted(batch) else periods(batch, self._config, self._log.clean_until)
-            crosses = bool(run) and run[-1].base_offset < self._log.clean_until <= batch.base_offset
-            later = own is not None and latest is not None and own.is_after(latest)
-            if run and (own_kind != of_run or crosses or later):
+            own_periods = None if self.is_aborted(batch) else periods(batch, self._config, self._log.clean_until)
+            crosses_checkpoint = bool(run) and run[-1].base_offset < self._log.clean_until <= batch.base_offset
+            is_later = own_periods is not None and run_periods is not None and own_periods.is_after(run_periods)
+            if run and (own_kind != run_kind or crosses_checkpoint or is_later):
                 yield run
-                run, latest = [], None
+                run, run_periods = [], None
             if own_kind is not None:
                 run.append(batch)
-                of_run, latest = own_kind, own if latest is None else latest
+                run_kind, run_periods = own_kind, own_periods if run_periods is None else run_periods
         if run:
             yield run
 
@@ -147,11 +147,11 @@ def periods(batch: Batch, config: TopicConfig, clean_until: int | None = None) -
 def by_period(sources: Iterable[Slice], config: TopicConfig) -> list[tuple[Slice, ...]]:
     """The sources of each batch that a compaction may write, in order."""
     groups: list[list[Slice]] = []
-    latest = Periods(0, 0)
+    group_periods = Periods(0, 0)
     for source in sources:
-        own = periods(source.batch, config)
-        if not groups or own.is_after(latest):
+        own_periods = periods(source.batch, config)
+        if not groups or own_periods.is_after(group_periods):
             groups.append([])
-            latest = own
+            group_periods = own_periods
         groups[-1].append(source)
     return [tuple(group) for group in groups]

@@ -17,7 +17,7 @@ from txnstore.threads import load
 #: The rows that are added with one statement, and read with one call.
 _ROWS = 1 << 18
 #: Fewer are added if they take more than this part of the memory.
-_ADDED = 8
+_ADDED_PART = 8
 _KEY, _OFFSET = "record_key", "place"
 
 Offsets = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ class NewestByKey:
         self._rows += table.num_rows
         self._bytes += table.nbytes
         self.records += table.num_rows
-        if self._rows >= _ROWS or self._bytes >= self._memory // _ADDED:
+        if self._rows >= _ROWS or self._bytes >= self._memory // _ADDED_PART:
             self._store()
 
     def _store(self) -> None:
@@ -102,7 +102,7 @@ class NewestByKey:
             try:
                 batch = next(batches, None)
             except self._errors as error:
-                raise self._refused(error) from error
+                raise self._clean_error(error) from error
             if batch is None:
                 return
             yield batch.column(0).to_numpy()
@@ -113,9 +113,9 @@ class NewestByKey:
                 self._database.register("added", table)
             return self._database.execute(query).fetchall()
         except self._errors as error:
-            raise self._refused(error) from error
+            raise self._clean_error(error) from error
 
-    def _refused(self, error: Exception) -> Exception:
+    def _clean_error(self, error: Exception) -> Exception:
         """The error of a clean that runs out of memory or space."""
         reason = str(error).partition("\n")[0]
         out_of_memory = isinstance(error, self._out_of_memory) or "could not allocate" in reason.lower()

@@ -51,16 +51,16 @@ def plan_merges(
     """
     config = config or TopicConfig()
     log = LogOfMerges(tp, partition, config)
-    moves = partial(_moves, config=config, released=released)
+    must_move = partial(_must_move, config=config, released=released)
     plans: list[MergePlan] = []
     for run in _runs(partition, log, target_bytes, config):
         rest = _without_dominant(run, log)
-        plans += _unmerged(run[: len(run) - len(rest)], log, moves)
+        plans += _unmerged(run[: len(run) - len(rest)], log, must_move)
         plan = log.plan(rest)
-        if len(plan.sources) >= max(2, min_segments) or any(moves(source.batch) for source in plan.sources):
+        if len(plan.sources) >= max(2, min_segments) or any(must_move(source.batch) for source in plan.sources):
             plans.append(plan)
         else:
-            plans += _unmerged(rest, log, moves)
+            plans += _unmerged(rest, log, must_move)
     return plans
 
 
@@ -80,13 +80,13 @@ def _runs(partition: Partition, log: LogOfMerges, target_bytes: int, config: Top
         may_move = not batch.alone or batch.segment.is_range or (config.has_table and not DIRECT.opens(batch))
         return batch.base_offset if may_move else None
 
-    stable = partition.batches.overlapping(partition.log_start, partition.last_stable_offset)
-    whole = (
+    overlapping = partition.batches.overlapping(partition.log_start, partition.last_stable_offset)
+    stable_batches = (
         batch
-        for batch in stable
+        for batch in overlapping
         if batch.base_offset >= partition.log_start and batch.limit <= partition.last_stable_offset
     )
-    for run in log.runs(whole, kind):
+    for run in log.runs(stable_batches, kind):
         part: list[Batch] = []
         size = 0
         for batch in run:
@@ -100,27 +100,27 @@ def _runs(partition: Partition, log: LogOfMerges, target_bytes: int, config: Top
 
 def _without_dominant(run: list[Batch], log: LogOfMerges) -> list[Batch]:
     """The run without leading segments that are much larger than all segments after them together."""
-    first, remaining = 0, sum(batch.size for batch in run if not log.is_aborted(batch))
-    for at, batch in enumerate(run):
+    first_merged, remaining = 0, sum(batch.size for batch in run if not log.is_aborted(batch))
+    for number, batch in enumerate(run):
         if log.is_aborted(batch):
             continue
         remaining -= batch.size
         if batch.size <= max(_SMALL, _DOMINANT * remaining):
             break
-        first = at + 1
-    return run[first:]
+        first_merged = number + 1
+    return run[first_merged:]
 
 
-def _unmerged(batches: Iterable[Batch], log: LogOfMerges, moves: Callable[[Batch], bool]) -> Iterator[MergePlan]:
+def _unmerged(batches: Iterable[Batch], log: LogOfMerges, must_move: Callable[[Batch], bool]) -> Iterator[MergePlan]:
     """The plans for batches that are not merged: aborted ones go, in adjacent groups, and some ranges move."""
     for aborted, group in groupby(batches, key=log.is_aborted):
         if aborted:
             yield log.plan(group)
         else:
-            yield from (log.plan([batch]) for batch in group if moves(batch))
+            yield from (log.plan([batch]) for batch in group if must_move(batch))
 
 
-def _moves(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool]) -> bool:
+def _must_move(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool]) -> bool:
     """Whether a batch is written to an object of its own, though it is merged with no other one.
 
     It is in an object with others, or a table cannot use its segment.

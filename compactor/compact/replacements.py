@@ -46,7 +46,7 @@ class Replacements:
     def __init__(self, chains: Chains, submit_all: SubmitAll) -> None:
         self._chains, self._submit_all = chains, submit_all
         #: The revision of each partition after this compactor's own last replacement in it.
-        self._own: dict[TopicPartition, int] = {}
+        self._own_revisions: dict[TopicPartition, int] = {}
 
     @classmethod
     def of(cls, connection: Connection) -> Replacements:
@@ -106,7 +106,7 @@ class Replacements:
         chains, tp = self._chains, plan.tp
         check_version(chains[CATALOG].state, tp, topic.topic_id, topic.version)
         state = chains[chain_of_partition(tp, len(chains))].state
-        check_revision(tp, state.partitions.get(tp), self._own.get(tp, plan.revision))
+        check_revision(tp, state.partitions.get(tp), self._own_revisions.get(tp, plan.revision))
 
     def submit(self, topic: CatalogTopic, commands: Iterable[ReplaceSegments]) -> dict[TopicPartition, TxnStoreError]:
         """Commit replacements, at the revisions of this compactor's last ones: all of a partition, or none.
@@ -117,12 +117,12 @@ class Replacements:
         """
         runs: dict[TopicPartition, list[ReplaceSegments]] = {}
         for command in commands:
-            revision = self._own.get(command.tp, command.revision)
+            revision = self._own_revisions.get(command.tp, command.revision)
             command = replace(command, revision=revision, topic_id=topic.topic_id, topic_version=topic.version)
             runs.setdefault(command.tp, []).append(command)
-        asked = [own[0] if len(own) == 1 else ReplaceRuns(tuple(own)) for own in runs.values()]
+        combined = [run[0] if len(run) == 1 else ReplaceRuns(tuple(run)) for run in runs.values()]
         refused: dict[TopicPartition, TxnStoreError] = {}
-        for tp, answer in zip(runs, self._submit_all(asked), strict=True):
+        for tp, answer in zip(runs, self._submit_all(combined), strict=True):
             if isinstance(answer, UnknownTopicOrPartitionError):  # The chain has closed it, and takes no newer copy.
                 refused[tp] = CompactionConflictError(f"topic {topic.name!r} is being deleted: {answer}")
             elif isinstance(answer, TxnStoreError):
@@ -130,7 +130,7 @@ class Replacements:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                self._own[tp] = answer
+                self._own_revisions[tp] = answer
         return refused
 
     def reason(
@@ -144,8 +144,8 @@ class Replacements:
         Costs a GET for the catalog, or for each chain.
         """
         if is_newer(error):
-            now = self._chains[CATALOG].refresh().topics.get(topic.name)
-            if now is None or (now.topic_id, now.version) != (topic.topic_id, topic.version):
+            newest = self._chains[CATALOG].refresh().topics.get(topic.name)
+            if newest is None or (newest.topic_id, newest.version) != (topic.topic_id, topic.version):
                 return CompactionConflictError(f"topic {topic.name!r} was altered since the plan was made: {error}")
         elif is_missing(error):
             by_chain: dict[int, list[Plan]] = {}

@@ -128,30 +128,30 @@ class _Rounds:
         self._failed: set[TopicPartition] = set()
         #: Of the current round: the number of partitions that are due, and of those that others hold, and its choice.
         self._due = self._held = 0
-        self._chosen: list[TopicPartition] = []
+        self._chosen_partitions: list[TopicPartition] = []
 
     def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
         """Yield each round when it ends, then pause."""
-        runtime, idle, number = self._connection.runtime, 0, 0
+        runtime, idle_rounds, number = self._connection.runtime, 0, 0
         while rounds is None or number < rounds:
             number += 1
             began = runtime.monotonic()
-            outcome = self._round()
-            idle = 0 if outcome.worked else idle + 1
-            wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
-            yield replace(outcome, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
+            result = self._round()
+            idle_rounds = 0 if result.worked else idle_rounds + 1
+            wait = interval * min(2 ** max(0, idle_rounds - 1), _MAX_BACKOFF)
+            yield replace(result, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
             if rounds is None or number < rounds:
                 runtime.sleep(wait)
 
     def _round(self) -> Round:
         """One round; the caller numbers and times it."""
-        failures, self._due, self._held, self._chosen = Failures(), 0, 0, []
+        failures, self._due, self._held, self._chosen_partitions = Failures(), 0, 0, []
         try:
             report = compact_sound(self._connection, self._topic, self._options, failures)
         except StorageError as error:
             _LOG.warning("round of compaction failed", extra={"error": str(error)})
             return Round(due=self._due, held=self._held, error=error)
-        self._failed = self._failed.difference(self._chosen) | failures.uncleaned | failures.unmerged
+        self._failed = self._failed.difference(self._chosen_partitions) | failures.uncleaned | failures.unmerged
         return Round(report=report, due=self._due, held=self._held, error=failures.error)
 
     def _choose(self, planned: Sequence[PartitionCompaction], held: Collection[TopicPartition]) -> list[TopicPartition]:
@@ -164,12 +164,15 @@ class _Rounds:
         free.sort(
             key=lambda item: (item.tp in self._failed, -item.dirty_ratio, item.segments_after - item.segments_before),
         )
-        self._chosen = _within(free, self._max_bytes)
-        return self._chosen
+        self._chosen_partitions = _first_within_budget(free, self._max_bytes)
+        return self._chosen_partitions
 
 
-def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[TopicPartition]:
-    """The first partitions within the budget of a round; at least one, so that each large one has its turn."""
+def _first_within_budget(free: list[PartitionCompaction], max_bytes: int | None) -> list[TopicPartition]:
+    """The first partitions within the budget of a round, at most :data:`_MAX_PARTITIONS`.
+
+    At least one, so that each large one has its turn.
+    """
     chosen: list[TopicPartition] = []
     size = 0
     for item in free[:_MAX_PARTITIONS]:

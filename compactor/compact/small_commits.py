@@ -2,7 +2,7 @@
 
 A chain that is written in small commits has an inlined batch for each partition of each commit. Those that are decided
 are merged into one segment per topic, with the rows of all partitions. Eight such segments with about as many rows
-become one, up to :data:`_LARGEST` bytes: so a topic has few, and a record is written few times.
+become one, up to :data:`_MAX_MERGED_BYTES` bytes: so a topic has few, and a record is written few times.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from txnstore.core.state import State
 #: So many merged segments of a level are merged into one of a higher level, which has so many times as many rows.
 _FAN = 8
 #: The size in bytes of a merged segment from which on it is not merged again.
-_LARGEST = 16 << 20
+_MAX_MERGED_BYTES = 16 << 20
 #: The maximum size in bytes of the merged segments that are merged again at a time.
-_LARGE = 64 << 20
+_MAX_SOURCES_BYTES = 64 << 20
 #: The maximum size in bytes of the segments in entries that are merged at a time, which are in memory together, and
 #: what each of them takes besides.
-_WINDOW, _OVERHEAD = 16 << 20, 2048
+_MAX_INLINED_BYTES, _OVERHEAD = 16 << 20, 2048
 #: So many small batches of a partition are looked at, from its end, so many merged ones, and so many others.
-_SMALL, _MERGED, _OTHERS = 16_384, 64, 1024
+_SMALL_BATCHES, _MERGED_BATCHES, _OTHER_BATCHES = 16_384, 64, 1024
 
 _Logs = Mapping[TopicPartition, Partition]
 
@@ -48,13 +48,16 @@ class TopicMerge:
 
 
 def plan_small_commits(
-    state: State, before: _Logs, config_of: Callable[[CatalogTopic], TopicConfig | None], damaged: Collection[str] = ()
+    state: State,
+    merged_logs: _Logs,
+    config_of: Callable[[CatalogTopic], TopicConfig | None],
+    damaged: Collection[str] = (),
 ) -> list[TopicMerge]:
     """Plan the merges of the small commits of a chain.
 
     Args:
-        before: The logs of the partitions of which nothing was left to merge: those that are still the same are left
-            out.
+        merged_logs: The logs of the partitions of which nothing was left to merge: those that are still the same are
+            left out.
         config_of: Returns the settings of a topic; None if they cannot be read, so that nothing of it is merged.
         damaged: The objects of merged segments that stay as they are, because a merge could not read them.
     """
@@ -62,18 +65,18 @@ def plan_small_commits(
     changed: dict[str, list[TopicPartition]] = {}
     for tp, log in items_of(state.partitions):
         by_topic.setdefault(tp.topic, {})[tp] = log
-        if before.get(tp) is not log:
+        if merged_logs.get(tp) is not log:
             changed.setdefault(tp.topic, []).append(tp)
     merges: list[TopicMerge] = []
     for name in sorted(changed):
         topic = state.topics[name]
         config = config_of(topic) if not state.is_closed(topic) else None
         if config is not None:
-            merges += _of_topic(topic, by_topic[name], changed[name], config, damaged)
+            merges += _topic_merges(topic, by_topic[name], changed[name], config, damaged)
     return merges
 
 
-def _of_topic(
+def _topic_merges(
     topic: CatalogTopic,
     logs: _Logs,
     changed: Iterable[TopicPartition],
@@ -81,22 +84,22 @@ def _of_topic(
     damaged: Collection[str],
 ) -> Iterator[TopicMerge]:
     """The merges of a topic; none if it has no small commits."""
-    tails = {tp: _tail(logs[tp]) for tp in changed}
+    tails = {tp: _decided_tail(logs[tp]) for tp in changed}
     if not any(batch.segment.inlined for tail in tails.values() for batch in tail):
         return
-    chosen = _to_merge(logs, tails, config, damaged)
-    if chosen:  # Also what is in them of partitions that have not changed: else they would stay for these.
-        tails |= {tp: _tail(log) for tp, log in logs.items() if tp not in tails}
-    windows = _windows(tails.values(), chosen)
+    chosen_objects = _objects_to_merge(logs, tails, config, damaged)
+    if chosen_objects:  # Also what is in them of partitions that have not changed: else they would stay for these.
+        tails |= {tp: _decided_tail(log) for tp, log in logs.items() if tp not in tails}
+    merge_numbers = _merge_numbers(tails.values(), chosen_objects)
 
-    def window(batch: Batch) -> int | None:
-        return windows.get(place_of(batch.segment))
+    def merge_number(batch: Batch) -> int | None:
+        return merge_numbers.get(place_of(batch.segment))
 
     plans: dict[int, list[MergePlan]] = {}
     for tp in sorted(tails):
         log = LogOfMerges(tp, logs[tp], config)
-        for run in log.runs(tails[tp], window):
-            plans.setdefault(windows[place_of(run[0].segment)], []).append(log.plan(run))
+        for run in log.runs(tails[tp], merge_number):
+            plans.setdefault(merge_numbers[place_of(run[0].segment)], []).append(log.plan(run))
     for number in sorted(plans):
         yield TopicMerge(topic, tuple(plans[number]))
 
@@ -106,26 +109,26 @@ def place_of(segment: Segment) -> Place:
     return segment.object, segment.first_byte
 
 
-def _windows(tails: Iterable[list[Batch]], chosen: set[str]) -> dict[Place, int]:
+def _merge_numbers(tails: Iterable[list[Batch]], chosen_objects: set[str]) -> dict[Place, int]:
     """What is merged, by the place of its segment, with the number of the merge that it is in.
 
     Each has all that partitions have in some entries, which are then fetched and decoded once. The first one also has
     the chosen segments.
     """
-    windows: dict[Place, int] = {(key, None): 0 for key in chosen}
+    merge_numbers: dict[Place, int] = {(key, None): 0 for key in chosen_objects}
     inlined = (batch.segment for tail in tails for batch in tail if batch.segment.inlined)
     sizes = {place_of(segment): segment.size for segment in inlined}
     number = size = 0
     for place in sorted(sizes):  # In the order of the entries, which is that of the batches of each partition.
         its_size = sizes[place] + _OVERHEAD
-        if size and size + its_size > _WINDOW:
+        if size and size + its_size > _MAX_INLINED_BYTES:
             number, size = number + 1, 0
-        windows[place] = number
+        merge_numbers[place] = number
         size += its_size
-    return windows
+    return merge_numbers
 
 
-def _tail(log: Partition) -> list[Batch]:
+def _decided_tail(log: Partition) -> list[Batch]:
     """The last decided batches of a log, oldest first."""
     tail: list[Batch] = []
     small = merged = others = 0
@@ -138,7 +141,12 @@ def _tail(log: Partition) -> list[Batch]:
             merged += 1
         else:
             others += 1
-        if small > _SMALL or merged > _MERGED or others > _OTHERS or batch.base_offset < log.log_start:
+        if (
+            small > _SMALL_BATCHES
+            or merged > _MERGED_BATCHES
+            or others > _OTHER_BATCHES
+            or batch.base_offset < log.log_start
+        ):
             break
         if batch.limit <= last_stable:
             tail.append(batch)
@@ -146,7 +154,7 @@ def _tail(log: Partition) -> list[Batch]:
     return tail
 
 
-def _to_merge(
+def _objects_to_merge(
     logs: _Logs, tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, damaged: Collection[str]
 ) -> set[str]:
     """The objects of merged segments that are merged again now.
@@ -163,23 +171,25 @@ def _to_merge(
             if config.has_table and batch.alone:
                 continue  # The table of the topic uses it where it is.
             if _is_merged(batch) and key not in damaged:
-                own = (tp, periods(batch, config, logs[tp].clean_until)) if batch.alone else None
-                groups.setdefault(own, set()).add(key)
+                group_key = (tp, periods(batch, config, logs[tp].clean_until)) if batch.alone else None
+                groups.setdefault(group_key, set()).add(key)
                 if key not in newest or batch.appended_at > newest[key][0]:
                     newest[key] = batch.appended_at, batch.segment
     for group in groups.values():
         keys = sorted(groups[None] | group, key=lambda key: (newest[key][0], key), reverse=True)
-        if chosen := _enough([newest[key][1] for key in keys]):
-            return {segment.object for segment in chosen}
+        if segments := _segments_to_merge([newest[key][1] for key in keys]):
+            return {segment.object for segment in segments}
     return set()
 
 
 def _is_merged(batch: Batch) -> bool:
     """Whether a batch is in a segment like those that are written here, which later ones may be merged with."""
-    return batch.layout is not Layout.APPENDED and batch.delete_horizon is None and batch.segment.size < _LARGEST
+    return (
+        batch.layout is not Layout.APPENDED and batch.delete_horizon is None and batch.segment.size < _MAX_MERGED_BYTES
+    )
 
 
-def _enough(newest_first: Sequence[Segment]) -> list[Segment]:
+def _segments_to_merge(newest_first: Sequence[Segment]) -> list[Segment]:
     """The segments of a level, if there are enough, and those of lower levels after the oldest of them.
 
     Each becomes part of one of a higher level. So a record is written at most once for each level, and there are always
@@ -190,17 +200,17 @@ def _enough(newest_first: Sequence[Segment]) -> list[Segment]:
     for level in sorted(set(levels), reverse=True):
         run: list[Segment] = []
         size = count = end = 0
-        for segment, own in zip(newest_first, levels, strict=True):
-            if own > level:
+        for segment, segment_level in zip(newest_first, levels, strict=True):
+            if segment_level > level:
                 continue
-            if size + segment.size > _LARGE:
+            if size + segment.size > _MAX_SOURCES_BYTES:
                 rows = [each.rows for each in run]
                 if count >= _FAN or sum(rows) >= 2 * max(rows):  # Else the same rows would be written each time.
                     return run
                 break
             run.append(segment)
             size += segment.size
-            if own == level:
+            if segment_level == level:
                 count, end = count + 1, len(run)
         if count >= _FAN:
             return run[:end]

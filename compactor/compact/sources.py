@@ -26,7 +26,7 @@ _BLOCK_ROWS, _BLOCK_BYTES = 16 * 1024, 8 << 20
 #: So many entries are fetched for a table.
 _FETCHES = 256
 #: With few threads, small tables are joined up to this part of the bytes that are encoded at a time.
-_JOINED = 8
+_JOINED_PART = 8
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -46,8 +46,9 @@ def read_sources(
     Raises:
         CorruptionError: A source is missing or damaged.
     """
-    several = len({source.tp for source in sources}) > 1  # Only then an entry has rows of several sources.
-    entries = SharedSegments(objects, lambda: pool, KEPT_BYTES if several else 0)
+    # Only then an entry has rows of several sources.
+    has_several_partitions = len({source.tp for source in sources}) > 1
+    entries = SharedSegments(objects, lambda: pool, KEPT_BYTES if has_several_partitions else 0)
     objects = with_read_cache(objects)
     for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
         if inlined:
@@ -55,7 +56,10 @@ def read_sources(
             continue
         ahead = not memory.few_threads
         tables = read_ahead(objects, pool, run, columns, together=True, window=memory.fetched, decode_ahead=ahead)
-        yield from in_blocks(tables) if ahead else _in_parts(in_blocks(tables, memory.rows // _JOINED), memory.rows)
+        if ahead:
+            yield from in_blocks(tables)
+        else:
+            yield from _in_parts(in_blocks(tables, memory.rows // _JOINED_PART), memory.rows)
 
 
 def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:
@@ -67,26 +71,26 @@ def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:
         segment = source.batch.segment
         place = segment.object, segment.first_byte
         is_new = place not in fetched
-        own = segment.size if is_new else source.batch.size
-        if block and (size + own > _BLOCK_BYTES or entries + is_new > _FETCHES):
+        added_bytes = segment.size if is_new else source.batch.size
+        if block and (size + added_bytes > _BLOCK_BYTES or entries + is_new > _FETCHES):
             yield block
             block, size, entries = [], 0, 0
         block.append(source)
         fetched.add(place)
-        size, entries = size + own, entries + is_new
+        size, entries = size + added_bytes, entries + is_new
     if block:
         yield block
 
 
-def in_blocks(tables: Iterable[pa.Table], least: int = _BLOCK_BYTES) -> Iterator[pa.Table]:
-    """The rows in tables of at least ``_BLOCK_ROWS`` or ``least`` bytes, but for the last: each table costs time."""
+def in_blocks(tables: Iterable[pa.Table], min_bytes: int = _BLOCK_BYTES) -> Iterator[pa.Table]:
+    """The rows in tables of at least ``_BLOCK_ROWS`` or ``min_bytes``, but for the last: each table costs time."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         del table  # Else it is in memory while the next one is decoded.
-        if rows >= _BLOCK_ROWS or size >= least:
+        if rows >= _BLOCK_ROWS or size >= min_bytes:
             block, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
             yield block
             del block
@@ -111,14 +115,14 @@ class RowOrder:
 
     def __init__(self, tp: TopicPartition, sources: Sequence[Slice]) -> None:
         self._tp, self._sources = tp, sources
-        self._next, self._limit = (sources[0].start, sources[-1].limit) if sources else (0, 0)
+        self._next_offset, self._limit_offset = (sources[0].start, sources[-1].limit) if sources else (0, 0)
         #: The number of the rows so far, and of those that whole sources have.
-        self.rows, self._expected = 0, sum(source.batch.records for source in sources)
+        self.rows, self._expected_rows = 0, sum(source.batch.records for source in sources)
 
     @property
-    def missing(self) -> int:
+    def missing_rows(self) -> int:
         """How many rows more whole sources have."""
-        return self._expected - self.rows
+        return self._expected_rows - self.rows
 
     def add(self, offsets: Numbers) -> None:
         """Check the next rows, at least one.
@@ -126,14 +130,14 @@ class RowOrder:
         Raises:
             CorruptionError: They are out of order, or outside the sources.
         """
-        first, last = int(offsets[0]), int(offsets[-1])
-        if first < self._next or last >= self._limit or (offsets[1:] <= offsets[:-1]).any():
+        first_offset, last_offset = int(offsets[0]), int(offsets[-1])
+        if first_offset < self._next_offset or last_offset >= self._limit_offset or (offsets[1:] <= offsets[:-1]).any():
             msg = (
-                f"one of {self._segments()} has the offsets {first} to {last} out of order; expected ascending offsets "
-                f"from {self._next} on and below {self._limit}"
+                f"one of {self._segments_text()} has the offsets {first_offset} to {last_offset} out of order; "
+                f"expected ascending offsets from {self._next_offset} on and below {self._limit_offset}"
             )
             raise CorruptionError(msg)
-        self._next, self.rows = last + 1, self.rows + len(offsets)
+        self._next_offset, self.rows = last_offset + 1, self.rows + len(offsets)
 
     def end(self) -> None:
         """Check that these were all rows.
@@ -141,11 +145,11 @@ class RowOrder:
         Raises:
             CorruptionError: They were not; a source that covers only a part of its batch may have fewer rows.
         """
-        if self.missing < 0 or (self.missing and all(source.whole for source in self._sources)):
-            msg = f"{self._segments()} have {self.rows} records; expected {self._expected}"
+        if self.missing_rows < 0 or (self.missing_rows and all(source.whole for source in self._sources)):
+            msg = f"{self._segments_text()} have {self.rows} records; expected {self._expected_rows}"
             raise CorruptionError(msg)
 
-    def _segments(self) -> str:
+    def _segments_text(self) -> str:
         """Not all, since there may be thousands."""
-        first, last = self._sources[0].batch.segment.key, self._sources[-1].batch.segment.key
-        return f"the segments {first} to {last} of {self._tp}"
+        first_key, last_key = self._sources[0].batch.segment.key, self._sources[-1].batch.segment.key
+        return f"the segments {first_key} to {last_key} of {self._tp}"

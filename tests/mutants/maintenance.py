@@ -36,7 +36,7 @@ MAINTENANCE = (
     ),
     Mutant(
         "a compactor that died holds its partitions without end",
-        CompactionLease._others,
+        CompactionLease._current_leases,
         "if abs($now - $listed[$key].modified_ms) > $lease.duration_ms:",
         "if False:",
         settings={"actors": ("producer:a/1", "plain:p/1", *SHARERS)},

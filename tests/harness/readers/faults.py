@@ -87,7 +87,7 @@ _VERSION_OF_COLUMNS = (
 _COLUMNS = (Columns.check, "if not self._known.issuperset($found):", "if False:")
 _SUMS = (rows._check_sums, "if $read != $converted:", "if False:")
 _OLD_TOPICS = (
-    _Compaction._compacted,
+    _Compaction._compact_partitions,
     "scope = self._scope(self._connection.view(refresh=False), name)",
     "scope = type(scope)(self._connection.view(), scope.topics, scope.targets)",
 )

@@ -19,15 +19,15 @@ _EXPECTED = (StorageError, StoreNotFoundError, AuthorizationError)
 @contextmanager
 def merges_watched(world: World) -> Iterator[None]:
     """Inside the block, a merge that fails for another reason than those of the run is an anomaly."""
-    before = background._failed
+    before = background._report_failure
 
     def failed(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:
         before(parts, state, error, level)
         if not isinstance(error, _EXPECTED) and not world.explains(error):
             world.anomalies.append(f"not-merged: {type(error).__name__}: {error}")
 
-    background._failed = failed
+    background._report_failure = failed
     try:
         yield
     finally:
-        background._failed = before
+        background._report_failure = before

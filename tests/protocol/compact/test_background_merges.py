@@ -268,7 +268,7 @@ def test_each_entry_of_a_backlog_is_fetched_once(
 ) -> None:
     """In bounded memory: what is merged at a time are some entries, with what they have for all partitions."""
     window = 8_000
-    monkeypatch.setattr(planning, "_WINDOW", window)
+    monkeypatch.setattr(planning, "_MAX_INLINED_BYTES", window)
     decoded: list[int] = []
     read = SharedSegments.decoded
 
@@ -569,7 +569,7 @@ def test_commits_of_many_periods_of_the_retention_are_few_entries(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each stays a batch, so that none outlives its retention, and a reader fetches one object."""
-    monkeypatch.setattr(background, "_RUNS", most)
+    monkeypatch.setattr(background, "_REPLACEMENTS_PER_ENTRY", most)
     store.alter_topic("t", config={"retention.ms": "60000"})
     with store.producer() as producer:
         for number in range(20):
@@ -737,7 +737,7 @@ def test_a_damaged_entry_of_a_partition_that_changes_meanwhile_leaves_older_segm
         merges._is_current = overtaken  # type: ignore[method-assign]
         state = parts.chains[0].refresh()
         (planned,) = planning.plan_small_commits(state, Map(), lambda _: TopicConfig())
-        assert not merges.merge(planned.topic, planned.plans)
+        assert not merges.merge_topic(planned.topic, planned.plans)
         assert merges._report.damaged == set()
         assert merges._report.batches, "the other partition was merged"
 
@@ -936,13 +936,13 @@ def test_a_failing_topic_does_not_hide_another_failure(clock: ManualClock, caplo
 def test_an_idle_partition_is_not_looked_at_again(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = DeferredExecutor()
     looked_at: list[int] = []
-    tail = planning._tail
+    tail = planning._decided_tail
 
     def noted(log: Partition) -> list[Batch]:
         looked_at.append(log.high_watermark)
         return tail(log)
 
-    monkeypatch.setattr(planning, "_tail", noted)
+    monkeypatch.setattr(planning, "_decided_tail", noted)
     with background_store(clock, executor, clock.sleep) as store:
         send(store, numbers(8 - connection_of(store).chain.state.sequence))
         executor.run_all()

@@ -80,7 +80,7 @@ def test_an_interrupt_waits_for_the_rows_that_are_being_encoded(more: int) -> No
 
     with ThreadPoolExecutor(1) as pool:
         encoding = BackgroundQueue(pool, Memory())
-        encoding._at_work = _Watched(about_to_wait)  # type: ignore[assignment]
+        encoding._work_lock = _Watched(about_to_wait)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             interrupted()
         order.append("closed")

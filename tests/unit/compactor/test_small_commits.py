@@ -200,7 +200,7 @@ def test_a_segment_of_the_largest_size_is_not_merged_again() -> None:
 
 def test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an entry has for all partitions is in one merge; older segments are in the first one."""
-    monkeypatch.setattr(planning, "_WINDOW", 3 * (KIB + planning._OVERHEAD))
+    monkeypatch.setattr(planning, "_MAX_INLINED_BYTES", 3 * (KIB + planning._OVERHEAD))
     parts = [merged(10 * number, f"{number}", at=number) for number in range(8)]
     entries = [small(10 * number) for number in range(7)]
     first = log(*parts, *(replace(each, base_offset=80 + 10 * n, limit=90 + 10 * n) for n, each in enumerate(entries)))
@@ -321,7 +321,7 @@ def test_a_byte_is_written_once_for_each_level_at_most_whatever_the_order_of_com
     for _ in range(600):
         topic.commit(size(draw), draw.sample(range(partitions), draw.randint(1, partitions)))
     assert topic.written <= 4 * topic.committed
-    below = [each for each in topic.sizes if each < planning._LARGEST]
+    below = [each for each in topic.sizes if each < planning._MAX_MERGED_BYTES]
     assert len(below) <= 7 * 4 * partitions
     assert max(map(len, (each.batches for each in topic.logs))) <= 64
 
@@ -337,11 +337,11 @@ def test_a_row_is_written_a_few_times_however_well_it_compresses(size: int, time
 
 
 def test_only_the_end_of_a_log_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_SMALL", 3)
+    monkeypatch.setattr(planning, "_SMALL_BATCHES", 3)
     assert spans(plan(log(*(small(10 * number) for number in range(7))))) == [[(0, 40, 70, 3)]]
-    monkeypatch.setattr(planning, "_OTHERS", 1)
+    monkeypatch.setattr(planning, "_OTHER_BATCHES", 1)
     assert spans(plan(log(small(0), large(10), large(20, "b"), small(30)))) == [[(0, 30, 40, 1)]]
-    monkeypatch.setattr(planning, "_MERGED", 1)
+    monkeypatch.setattr(planning, "_MERGED_BATCHES", 1)
     assert spans(plan(log(small(0), merged(10, "a"), merged(20, "b"), small(30)))) == [[(0, 30, 40, 1)]]
 
 
