@@ -187,8 +187,8 @@ def _check_names(path: str, fields: Iterable[pa.Field]) -> None:
         if not name:
             raise SchemaMismatchError(f"column {path}'' has no name")
         if name.lower() in names:
-            other = names[name.lower()]
-            problem = "is a duplicate" if other == name else f"differs from {path + other!r} in case only"
+            other_name = names[name.lower()]
+            problem = "is a duplicate" if other_name == name else f"differs from {path + other_name!r} in case only"
             raise SchemaMismatchError(f"column {path + name!r} {problem}")
         names[name.lower()] = name
 
@@ -197,7 +197,7 @@ def _check_depth(column: str, data_type: pa.DataType) -> None:
     """Raise for a type that is nested too deeply. Level by level: a recursion would exceed Python's limit."""
     level = [data_type]
     for _ in range(MAX_DEPTH):
-        level = [inner for outer in level if pt.is_nested(outer) for inner in children(outer)]
+        level = [inner_type for outer_type in level if pt.is_nested(outer_type) for inner_type in children(outer_type)]
         if not level:
             return
     raise SchemaMismatchError(
@@ -240,4 +240,6 @@ def _replacement(data_type: pa.DataType) -> str:
     """The type to suggest instead of an unsupported one."""
     if pt.is_timestamp(data_type):
         return "timestamp('us', 'UTC') or timestamp('ms', 'UTC'), or one of them without a zone"
-    return next((better for test, better in _REPLACEMENTS if test(data_type)), "a plain, list, struct or map type")
+    return next(
+        (replacement for test, replacement in _REPLACEMENTS if test(data_type)), "a plain, list, struct or map type"
+    )

@@ -292,7 +292,7 @@ class TopicConfig:
             InvalidConfigError: A name is unknown or a value is not allowed. The message names the setting.
         """
         values: dict[str, Any] = {}
-        explicit: dict[str, str] = {}
+        explicit_texts: dict[str, str] = {}
         for name in sorted(mapping, key=str):
             setting = _find_setting(name, inert)
             try:
@@ -301,8 +301,8 @@ class TopicConfig:
                 raise InvalidConfigError(f"{name} must be {error}, not {mapping[name]!r}") from error
             if setting.name not in INERT_NAMES:
                 values[setting.attribute] = value
-            explicit[setting.name] = text_of(value)
-        config = cls(**values, explicit=explicit)
+            explicit_texts[setting.name] = text_of(value)
+        config = cls(**values, explicit=explicit_texts)
         config._check_combinations()
         return config
 
@@ -380,8 +380,8 @@ def _find_setting(name: object, inert: Container[str]) -> Setting:
         return _INERT_BY_NAME[name]
     if name in INERT_NAMES or name in _REMOVED:
         raise InvalidConfigError(f"{name} is a setting of Kafka that has no meaning in txnstore; remove it")
-    similar = difflib.get_close_matches(str(name).replace("_", "."), _BY_NAME, n=1)
-    hint = f"did you mean {similar[0]}?" if similar else f"the settings are {', '.join(_BY_NAME)}"
+    similar_names = difflib.get_close_matches(str(name).replace("_", "."), _BY_NAME, n=1)
+    hint = f"did you mean {similar_names[0]}?" if similar_names else f"the settings are {', '.join(_BY_NAME)}"
     raise InvalidConfigError(f"there is no topic setting {name!r}; {hint}")
 
 

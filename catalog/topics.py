@@ -172,11 +172,13 @@ def altered_topic(
         for setting, value in config.items():
             if value is None and setting not in topic.config:
                 check_setting(setting, inert)
-        merged = {**topic.config, **config}
-        remaining = {setting: value for setting, value in merged.items() if value is not None}
+        merged_settings = {**topic.config, **config}
+        remaining_settings = {setting: value for setting, value in merged_settings.items() if value is not None}
         has_keys = topic.schema is None or topic.key is not None
-        accepted_inert = [setting for setting in remaining if setting in topic.config or setting in inert]
-        changes["config"] = _parse_settings(remaining, topic.timestamp, accepted_inert, has_keys=has_keys).to_mapping()
+        accepted_inert = [setting for setting in remaining_settings if setting in topic.config or setting in inert]
+        changes["config"] = _parse_settings(
+            remaining_settings, topic.timestamp, accepted_inert, has_keys=has_keys
+        ).to_mapping()
     altered = replace(topic, version=topic.version + 1, **changes)
     return _check_table_columns(altered, TopicConfig.from_stored(altered.config))
 

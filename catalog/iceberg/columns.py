@@ -81,8 +81,8 @@ class TableColumns:
 
     def name_mapping(self) -> str:
         """The property ``schema.name-mapping.default``: the field ids by name, for files without ids."""
-        own = [_name_mapping_entry(field["name"], field["id"], field["type"]) for field in self.fields]
-        return json.dumps([*own, *(_name_mapping_entry(name, ADDED_IDS[name], "") for name in _HIDDEN_COLUMNS)])
+        own_entries = [_name_mapping_entry(field["name"], field["id"], field["type"]) for field in self.fields]
+        return json.dumps([*own_entries, *(_name_mapping_entry(name, ADDED_IDS[name], "") for name in _HIDDEN_COLUMNS)])
 
 
 def table_columns(topic: CatalogTopic) -> TableColumns:
@@ -180,13 +180,13 @@ def _inner_fields(data_type: Any) -> list[tuple[str, int, Any]]:
 
 def _field_ids(parent: _Path, data_type: Any) -> Iterator[tuple[_Path, int]]:
     """Yield the id of each field of a type, at all levels, by its path."""
-    for name, number, inner in _inner_fields(data_type):
+    for name, number, inner_type in _inner_fields(data_type):
         path = (*parent, name)
         yield path, number
-        yield from _field_ids(path, inner)
+        yield from _field_ids(path, inner_type)
 
 
 def _name_mapping_entry(name: str, number: int, data_type: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {"field-id": number, "names": [name]}
-    inner = [_name_mapping_entry(*each) for each in _inner_fields(data_type)]
-    return entry | ({"fields": inner} if inner else {})
+    inner_entries = [_name_mapping_entry(*field) for field in _inner_fields(data_type)]
+    return entry | ({"fields": inner_entries} if inner_entries else {})

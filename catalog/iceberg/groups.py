@@ -56,8 +56,8 @@ def files_of(groups: Iterable[Group]) -> TableFiles:
 
 def next_groups(
     groups: Iterable[Group],
-    added: Sequence[DataFile | DeleteFile],
-    removed: Collection[str],
+    added_files: Sequence[DataFile | DeleteFile],
+    removed_paths: Collection[str],
     snapshot_id: int,
     sequence: int,
 ) -> list[Group]:
@@ -65,30 +65,34 @@ def next_groups(
 
     Args:
         groups: The manifests of the current snapshot.
-        added: The files that the next snapshot adds.
-        removed: The locations of the files that it removes.
+        added_files: The files that the next snapshot adds.
+        removed_paths: The locations of the files that it removes.
         snapshot_id: The id of the next snapshot.
         sequence: The sequence number of the next snapshot.
     """
-    result = [remaining for group in groups if group.live for remaining in _remove_files(group, removed, snapshot_id)]
+    remaining = [
+        changed for group in groups if group.live for changed in _remove_files(group, removed_paths, snapshot_id)
+    ]
     result = [
-        *_join_small([group for group in result if not group.deletes]),
-        *(each for each in result if each.deletes),
+        *_join_small([group for group in remaining if not group.deletes]),
+        *(group for group in remaining if group.deletes),
     ]
     for kind in (DataFile, DeleteFile):
-        entries = [ManifestEntry(Status.ADDED, snapshot_id, sequence, file) for file in added if isinstance(file, kind)]
+        entries = [
+            ManifestEntry(Status.ADDED, snapshot_id, sequence, file) for file in added_files if isinstance(file, kind)
+        ]
         if entries:
             result.append(Group(None, tuple(entries)))
     return result
 
 
-def _remove_files(group: Group, removed: Collection[str], snapshot_id: int) -> list[Group]:
+def _remove_files(group: Group, removed_paths: Collection[str], snapshot_id: int) -> list[Group]:
     """Mark removed files of a manifest as deleted; an unchanged manifest is returned as it is."""
-    if not any(entry.live and entry.file.path in removed for entry in group.entries):
+    if not any(entry.live and entry.file.path in removed_paths for entry in group.entries):
         return [group]
     entries = tuple(
         replace(entry, status=Status.DELETED, snapshot_id=snapshot_id)
-        if entry.file.path in removed
+        if entry.file.path in removed_paths
         else replace(entry, status=Status.EXISTING)
         for entry in group.entries
         if entry.live
@@ -98,11 +102,11 @@ def _remove_files(group: Group, removed: Collection[str], snapshot_id: int) -> l
 
 def _join_small(groups: list[Group]) -> list[Group]:
     """Join the small manifests of data files if there are many."""
-    small = [group for group in groups if group.live < _SMALL_FILES]
-    if len(small) < _MAX_SMALL:
+    small_groups = [group for group in groups if group.live < _SMALL_FILES]
+    if len(small_groups) < _MAX_SMALL:
         return groups
     entries: list[ManifestEntry] = []
-    for group in small:
+    for group in small_groups:
         for entry in group.entries:
             if group.manifest is None:  # Of this snapshot: only here are its deleted entries recorded.
                 entries.append(entry)

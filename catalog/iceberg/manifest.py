@@ -96,7 +96,7 @@ def describe_manifest(
     path: str, size: int, sequence: int, snapshot_id: int, entries: Sequence[ManifestEntry]
 ) -> Manifest:
     """Describe a manifest with these entries, at least one, for a manifest list."""
-    numbers = [entry.file.partition for entry in entries]
+    partitions = [entry.file.partition for entry in entries]
 
     def count(status: Status) -> int:
         return sum(entry.status is status for entry in entries)
@@ -113,7 +113,7 @@ def describe_manifest(
         snapshot_id,
         (count(Status.EXISTING), count(Status.ADDED), count(Status.DELETED)),
         (rows(Status.EXISTING), rows(Status.ADDED), rows(Status.DELETED)),
-        (min(numbers), max(numbers)),
+        (min(partitions), max(partitions)),
     )
 
 
@@ -190,8 +190,13 @@ def _entry_record(entry: ManifestEntry) -> dict[str, Any]:
         "referenced_data_file": None,
     }
     if isinstance(file, DeleteFile):
-        bound = [{"key": _FILE_PATH_FIELD, "value": file.data_path.encode()}]
-        record |= {"content": 1, "lower_bounds": bound, "upper_bounds": bound, "referenced_data_file": file.data_path}
+        path_bound = [{"key": _FILE_PATH_FIELD, "value": file.data_path.encode()}]
+        record |= {
+            "content": 1,
+            "lower_bounds": path_bound,
+            "upper_bounds": path_bound,
+            "referenced_data_file": file.data_path,
+        }
     else:
         record |= {
             "lower_bounds": _encode_bounds(file.first, file.oldest * 1000),
@@ -208,13 +213,13 @@ def _entry_record(entry: ManifestEntry) -> dict[str, Any]:
 
 def _encode_bounds(offset: int, microseconds: int) -> list[dict[str, Any]]:
     values = ((OFFSET_FIELD, offset), (TIMESTAMP_FIELD, microseconds))
-    return [{"key": number, "value": struct.pack("<q", value)} for number, value in values]
+    return [{"key": field_id, "value": struct.pack("<q", value)} for field_id, value in values]
 
 
 def _list_record(manifest: Manifest) -> dict[str, Any]:
     """Return a manifest as a record of a manifest list."""
-    lower, upper = (struct.pack("<i", number) for number in manifest.partitions)
-    existing, added, deleted = manifest.files
+    lowest_partition, highest_partition = (struct.pack("<i", partition) for partition in manifest.partitions)
+    existing_files, added_files, deleted_files = manifest.files
     existing_rows, added_rows, deleted_rows = manifest.rows
     return {
         "manifest_path": manifest.path,
@@ -224,13 +229,20 @@ def _list_record(manifest: Manifest) -> dict[str, Any]:
         "sequence_number": manifest.sequence,
         "min_sequence_number": manifest.least_sequence,
         "added_snapshot_id": manifest.snapshot_id,
-        "added_files_count": added,
-        "existing_files_count": existing,
-        "deleted_files_count": deleted,
+        "added_files_count": added_files,
+        "existing_files_count": existing_files,
+        "deleted_files_count": deleted_files,
         "added_rows_count": added_rows,
         "existing_rows_count": existing_rows,
         "deleted_rows_count": deleted_rows,
-        "partitions": [{"contains_null": False, "contains_nan": False, "lower_bound": lower, "upper_bound": upper}],
+        "partitions": [
+            {
+                "contains_null": False,
+                "contains_nan": False,
+                "lower_bound": lowest_partition,
+                "upper_bound": highest_partition,
+            }
+        ],
     }
 
 
@@ -289,9 +301,9 @@ def _decode_entry(record: Any) -> ManifestEntry:
     if file_record["content"]:
         file = DeleteFile(path, partition, file_record["referenced_data_file"], rows, size)
     else:
-        first, oldest = _decode_bounds(file_record["lower_bounds"])
-        last, newest = _decode_bounds(file_record["upper_bounds"])
-        file = DataFile(path, partition, first, last, rows, size, oldest // 1000, newest // 1000)
+        first_offset, oldest = _decode_bounds(file_record["lower_bounds"])
+        last_offset, newest = _decode_bounds(file_record["upper_bounds"])
+        file = DataFile(path, partition, first_offset, last_offset, rows, size, oldest // 1000, newest // 1000)
     return ManifestEntry(Status(record["status"]), record["snapshot_id"], record["sequence_number"], file)
 
 

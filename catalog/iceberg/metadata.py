@@ -105,14 +105,14 @@ class TableMetadata:
         """Return the metadata with these snapshots added; the last one becomes the current one."""
         if not added:
             return self
-        last = added[-1]
+        last_snapshot = added[-1]
         return replace(
             self,
             snapshots=(*self.snapshots, *added),
-            cuts=(*self.cuts, (last.timestamp, last.snapshot_id)),
-            sequence=last.sequence,
+            cuts=(*self.cuts, (last_snapshot.timestamp, last_snapshot.snapshot_id)),
+            sequence=last_snapshot.sequence,
             # The time of a cut may be ahead of its publisher's clock, and Spark refuses older metadata.
-            updated=max(self.updated, last.timestamp),
+            updated=max(self.updated, last_snapshot.timestamp),
         )
 
     def with_history(self, replaced_since: int, max_snapshots: int) -> TableMetadata:
@@ -121,10 +121,10 @@ class TableMetadata:
         The age of a snapshot does not matter: a reader that follows a table stays at the current one until there is a
         newer one.
         """
-        retained = [each for each, newer in pairwise(self.snapshots) if newer.published >= replaced_since]
+        retained = [older for older, newer in pairwise(self.snapshots) if newer.published >= replaced_since]
         retained = [*retained[max(0, len(retained) - max_snapshots + 1) :], *self.snapshots[-1:]]
-        retained_ids = {each.snapshot_id for each in retained}
-        cuts = tuple(each for each in self.cuts if each[1] in retained_ids)
+        retained_ids = {snapshot.snapshot_id for snapshot in retained}
+        cuts = tuple((timestamp, snapshot_id) for timestamp, snapshot_id in self.cuts if snapshot_id in retained_ids)
         return replace(self, snapshots=tuple(retained), cuts=cuts)
 
     @property
@@ -149,7 +149,7 @@ class TableMetadata:
             "last-updated-ms": self.updated,
             "last-column-id": self.columns.last_id,
             "current-schema-id": self.schema_id,
-            "schemas": [schema_document(columns, number) for number, columns in enumerate(self.schemas)],
+            "schemas": [schema_document(columns, schema_id) for schema_id, columns in enumerate(self.schemas)],
             "default-spec-id": 0,
             "partition-specs": [{"spec-id": 0, "fields": partition_fields()}],
             "last-partition-id": PARTITION_SPEC_FIELD,
@@ -162,8 +162,10 @@ class TableMetadata:
                 "txnstore.topic": self.topic,
             },
             "snapshots": [_encode_snapshot(each) for each in self.snapshots],
-            "snapshot-log": [{"timestamp-ms": at, "snapshot-id": number} for at, number in self.cuts],
-            "metadata-log": [{"timestamp-ms": at, "metadata-file": path} for at, path in self.earlier],
+            "snapshot-log": [
+                {"timestamp-ms": timestamp, "snapshot-id": snapshot_id} for timestamp, snapshot_id in self.cuts
+            ],
+            "metadata-log": [{"timestamp-ms": timestamp, "metadata-file": path} for timestamp, path in self.earlier],
         }
         if current is not None:
             document["current-snapshot-id"] = current.snapshot_id
@@ -185,10 +187,10 @@ def decode_metadata(key: str, data: bytes) -> TableMetadata:
             topic=document["properties"]["txnstore.topic"],
             schemas=tuple(TableColumns(tuple(schema["fields"])) for schema in document["schemas"]),
             snapshots=tuple(map(_decode_snapshot, document["snapshots"])),
-            cuts=tuple((each["timestamp-ms"], each["snapshot-id"]) for each in document["snapshot-log"]),
+            cuts=tuple((entry["timestamp-ms"], entry["snapshot-id"]) for entry in document["snapshot-log"]),
             sequence=document["last-sequence-number"],
             updated=document["last-updated-ms"],
-            earlier=tuple((each["timestamp-ms"], each["metadata-file"]) for each in document["metadata-log"]),
+            earlier=tuple((entry["timestamp-ms"], entry["metadata-file"]) for entry in document["metadata-log"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         msg = f"{key} is no metadata of a table that txnstore has written: {type(error).__name__}: {error}"

@@ -38,7 +38,9 @@ def families(rows: Iterable[tuple[str, str, str, str | None, int | Mapping[str, 
     for name, kind, text, label, value in rows:
         full_name, store = f"{PREFIX}{name}{'_total' if kind == 'counter' else ''}", {"store": redact(url)}
         values = value.items() if isinstance(value, Mapping) else [("", value)]
-        labels = [({**store, label: each} if label is not None else store, number) for each, number in values]
+        labels = [
+            ({**store, label: label_value} if label is not None else store, number) for label_value, number in values
+        ]
         lines += _family_lines(
             full_name, kind, text, [_sample_line(full_name, sample_labels, number) for sample_labels, number in labels]
         )
@@ -65,13 +67,13 @@ def _histogram_lines(durations: Durations, metrics: StoreMetrics, labels: Mappin
 
 def _histogram_samples(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
     """The samples of the cumulative buckets up to ``+Inf``, then sum and count."""
-    total = 0
+    cumulative_count = 0
     bounds = [*(_number_text(bound / 1000) for bound in histogram.bounds_ms), "+Inf"]
     for bound, count in zip(bounds, histogram.counts, strict=True):
-        total += count
-        yield _sample_line(f"{name}_bucket", {**labels, "le": bound}, total)
+        cumulative_count += count
+        yield _sample_line(f"{name}_bucket", {**labels, "le": bound}, cumulative_count)
     yield _sample_line(f"{name}_sum", labels, histogram.total_ms / 1000)
-    yield _sample_line(f"{name}_count", labels, total)
+    yield _sample_line(f"{name}_count", labels, cumulative_count)
 
 
 def _family_lines(name: str, kind: str, text: str, samples: list[str]) -> list[str]:

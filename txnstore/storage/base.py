@@ -219,12 +219,12 @@ class Claim:
             StorageError: The storage refused every attempt, also in earlier calls; the object was not created.
         """
         cause: StorageError | None = None
-        visible = False
-        for tries in range(1, _MAX_ATTEMPTS + 1):
+        is_visible = False
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
             refused_so_far, self.doubtful = not self.doubtful, True
             exists = False
             try:
-                if objects.put_if_absent(self.key, self.data) or visible:
+                if objects.put_if_absent(self.key, self.data) or is_visible:
                     return self.data
                 exists = True
             except UnknownOutcomeError as error:
@@ -235,11 +235,11 @@ class Claim:
                     self.doubtful = False
                     raise
                 cause = error
-            stored = self._read_object(objects)
-            visible = stored == self.data
-            if stored is not None and (exists or not visible):
-                return stored
-            pause(tries)
+            stored_data = self._read_object(objects)
+            is_visible = stored_data == self.data
+            if stored_data is not None and (exists or not is_visible):
+                return stored_data
+            pause(attempt)
         msg = f"{self.key} on {objects.url}: the storage did not confirm whether the object was created"
         raise UnknownOutcomeError(msg) from cause
 
@@ -282,10 +282,10 @@ def check_prefix(prefix: str) -> str:
 
 def check_range(key: str, start: int | None, end: int | None) -> tuple[int, int | None]:
     """Check the byte range ``[start, end)``, and return it with 0 for a missing start."""
-    first = 0 if start is None else start
-    if first < 0 or (end is not None and end < 0):
+    first_byte = 0 if start is None else start
+    if first_byte < 0 or (end is not None and end < 0):
         raise StorageRefusedError(f"The byte range [{start}, {end}) of {key!r} is not legal: it must not be negative.")
-    return first, end
+    return first_byte, end
 
 
 def is_legal_text(name: str) -> bool:

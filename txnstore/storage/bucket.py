@@ -67,8 +67,8 @@ def bucket_settings(objects: ObjectStore) -> BucketSettings | None:
 
     Two requests, which no wrapper counts or repeats.
     """
-    read = method_of(objects, "bucket_settings")
-    return read() if read is not None else None
+    read_settings = method_of(objects, "bucket_settings")
+    return read_settings() if read_settings is not None else None
 
 
 def rules_of(answer: Mapping[str, Any]) -> tuple[LifecycleRule, ...]:
@@ -89,17 +89,17 @@ def _parse_rule(rule: Mapping[str, Any]) -> LifecycleRule:
         name=str(rule.get("ID", "")),
         prefix=_rule_prefix(rule),
         deletes="Days" in expiration or "Date" in expiration,
-        archives=any(each.get("StorageClass") in _ARCHIVES for each in transitions),
+        archives=any(transition.get("StorageClass") in _ARCHIVES for transition in transitions),
         deletes_versions="NoncurrentVersionExpiration" in rule,
         ends_uploads="AbortIncompleteMultipartUpload" in rule,
     )
 
 
 def _rule_prefix(rule: Mapping[str, Any]) -> str:
-    where = rule.get("Filter", {})
-    return str(where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
+    rule_filter = rule.get("Filter", {})
+    return str(rule_filter.get("Prefix") or rule_filter.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
 
 
 def _has_tags(rule: Mapping[str, Any]) -> bool:
-    where = rule.get("Filter", {})
-    return "Tag" in where or bool(where.get("And", {}).get("Tags"))
+    rule_filter = rule.get("Filter", {})
+    return "Tag" in rule_filter or bool(rule_filter.get("And", {}).get("Tags"))

@@ -181,23 +181,23 @@ class LocalStore:
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         path = self._path_of(key)
-        first, limit = check_range(key, start, end)
+        first_byte, limit = check_range(key, start, end)
         self._folder.check()
         try:
             with open(path, "rb", opener=open_at_once) as file:
-                if first:
-                    file.seek(first)
-                return file.read() if limit is None else file.read(max(0, limit - first))
+                if first_byte:
+                    file.seek(first_byte)
+                return file.read() if limit is None else file.read(max(0, limit - first_byte))
         except OSError as error:
             raise self._map_read_error(error, path) from error
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path_of(key)
-        temporary = self._write_temporary(path, data)
+        temporary_path = self._write_temporary(path, data)
         try:
-            os.replace(temporary, path)
+            os.replace(temporary_path, path)
         except OSError as error:
-            _unlink_quietly(temporary)
+            _unlink_quietly(temporary_path)
             raise map_os_error(error, "write", path) from error
         self._sync_name(path)
 
@@ -323,12 +323,12 @@ class LocalStore:
         try:
             os.close(_create_file(path))
             try:
-                unchanged = name in os.listdir(folder)
+                is_name_kept = name in os.listdir(folder)
             finally:
                 _unlink_quietly(path)
         except OSError as error:
             raise map_os_error(error, "write", path) from error
-        if not unchanged:
+        if not is_name_kept:
             raise UnsafeStorageError(
                 f"The file system of {folder} changes the names of files, so that objects could be mistaken for "
                 "others. Choose a folder on a local POSIX file system."
@@ -397,9 +397,9 @@ class LocalStore:
 
     def _publish(self, path: str, data: bytes) -> bool:
         """Write the bytes to a temporary file, and link it to the name; return False if another writer was faster."""
-        temporary = self._write_temporary(path, data)
+        temporary_path = self._write_temporary(path, data)
         try:
-            os.link(temporary, path)
+            os.link(temporary_path, path)
         except FileExistsError as error:
             if os.path.isdir(path):
                 raise StorageRefusedError(f"Cannot create {path}: a folder has this name.") from error
@@ -409,16 +409,16 @@ class LocalStore:
                 raise  # Not of the system: a signal handler has raised it, perhaps after the link was made.
             raise map_link_error(error, path) from error
         finally:
-            _unlink_quietly(temporary)
+            _unlink_quietly(temporary_path)
         return True
 
     def _write_temporary(self, path: str, data: bytes) -> str:
         """Write the bytes to a new temporary file beside ``path`` and flush it; removes the file on failure."""
         folder = os.path.dirname(path)
-        temporary = self._temporary_in(folder)
+        temporary_path = self._temporary_in(folder)
         self._folder.check()
         try:
-            descriptor = self._create_in(folder, temporary)
+            descriptor = self._create_in(folder, temporary_path)
         except OSError as error:
             raise map_os_error(error, "write", path) from error
         try:
@@ -428,27 +428,27 @@ class LocalStore:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            _unlink_quietly(temporary)
+            _unlink_quietly(temporary_path)
             raise map_os_error(error, "write", path) from error
         except BaseException:
-            _unlink_quietly(temporary)
+            _unlink_quietly(temporary_path)
             raise
-        return temporary
+        return temporary_path
 
-    def _create_in(self, folder: str, temporary: str) -> int:
+    def _create_in(self, folder: str, temporary_path: str) -> int:
         """Create a temporary file, and its folder if there is none."""
         for _ in range(_RACES):
             with contextlib.suppress(FileNotFoundError):
-                return self._create_once(folder, temporary)
+                return self._create_once(folder, temporary_path)
             # A deletion has removed the empty folder, or one above it, after we made it or found it.
             self._folder.check()
             self._durable.clear()
-        return self._create_once(folder, temporary)
+        return self._create_once(folder, temporary_path)
 
-    def _create_once(self, folder: str, temporary: str) -> int:
+    def _create_once(self, folder: str, temporary_path: str) -> int:
         self._ensure_folder(folder)
         self._folder.check()  # If this is the first write, it has made the folder, and remembers it.
-        return _create_file(temporary)
+        return _create_file(temporary_path)
 
     def _ensure_folder(self, folder: str) -> None:
         """Create the folder and its parents, and flush their names, once per store and folder.
@@ -458,8 +458,8 @@ class LocalStore:
         """
         if folder in self._durable:
             return
-        inside = folder == self.root or folder.startswith(f"{self.root}/")
-        if not inside and folder not in self._unflushed and os.path.isdir(folder):
+        is_inside_root = folder == self.root or folder.startswith(f"{self.root}/")
+        if not is_inside_root and folder not in self._unflushed and os.path.isdir(folder):
             return  # An existing folder above the root does not belong to this store: it is not flushed.
         parent = os.path.dirname(folder)
         if parent != folder:
@@ -560,13 +560,13 @@ def _create_file(path: str) -> int:
 
 def _write_all(descriptor: int, data: bytes | mmap.mmap) -> None:
     """Write all bytes; pages of a mapped file leave the memory of the process piece by piece."""
-    view, at = memoryview(data), 0
-    while at < len(view):
-        written = os.write(descriptor, view[at : at + _WRITE_BYTES])
+    view, position = memoryview(data), 0
+    while position < len(view):
+        written_bytes = os.write(descriptor, view[position : position + _WRITE_BYTES])
         if isinstance(data, mmap.mmap) and hasattr(data, "madvise"):
-            first = at // mmap.PAGESIZE * mmap.PAGESIZE
-            data.madvise(mmap.MADV_DONTNEED, first, at + written - first)
-        at += written
+            page_start = position // mmap.PAGESIZE * mmap.PAGESIZE
+            data.madvise(mmap.MADV_DONTNEED, page_start, position + written_bytes - page_start)
+        position += written_bytes
 
 
 def _unlink_quietly(path: str) -> None:

@@ -71,9 +71,9 @@ class MemoryStore:
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         check_key(key)
-        first, limit = check_range(key, start, end)
+        first_byte, limit = check_range(key, start, end)
         with self._lock.own:
-            return self._find_content(key)[0][first:limit]
+            return self._find_content(key)[0][first_byte:limit]
 
     def put(self, key: str, data: bytes) -> None:
         check_key(key)
@@ -94,8 +94,10 @@ class MemoryStore:
         with self._lock.own:
             self._check_process()
             self._repair_order()
-            first = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, start_after))
-            keys = itertools.takewhile(lambda key: key.startswith(prefix), itertools.islice(self._keys, first, None))
+            first_index = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, start_after))
+            keys = itertools.takewhile(
+                lambda key: key.startswith(prefix), itertools.islice(self._keys, first_index, None)
+            )
             return [self._info_of(key) for key in itertools.islice(keys, limit)]
 
     def delete(self, keys: Sequence[str]) -> None:

@@ -31,9 +31,9 @@ def map_os_error(error: OSError, action: str, path: str) -> StorageError:
     repaired become a :class:`~txnstore.errors.StorageRefusedError`; the rest (an I/O error, too many open files, a lost
     network drive) a retriable :class:`~txnstore.errors.StorageError`.
     """
-    full = _FULL.get(error.errno or 0)
-    if full is not None:
-        return StorageFullError(f"Cannot {action} {path}: {full}.")
+    full_reason = _FULL.get(error.errno or 0)
+    if full_reason is not None:
+        return StorageFullError(f"Cannot {action} {path}: {full_reason}.")
     reason = _REFUSED.get(error.errno or 0)
     if reason is not None:
         return StorageRefusedError(f"Cannot {action} {path}: {reason}.")

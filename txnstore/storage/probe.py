@@ -60,17 +60,17 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
     name = ids()
     key = f"{PROBE_FOLDER}/{name}"
     bodies = [f"{name}/{number}".encode() for number in range(racers + 1)]
-    stored = True
+    may_exist = True
     try:
         try:
             attempts = _create_concurrently(store, key, bodies[:racers])
         except StorageRefusedError:
-            stored = False  # The storage refuses all creates alike, and would refuse the deletion too.
+            may_exist = False  # The storage refuses all creates alike, and would refuse the deletion too.
             raise
         attempts.append(_create_again(store, key, bodies[racers]))
         _check_attempts(store, key, attempts)
     finally:
-        if stored:
+        if may_exist:
             _clean_up(store, key)
 
 
@@ -129,12 +129,12 @@ def _clean_up(store: ObjectStore, key: str) -> None:
 
 def _create_concurrently(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResult]:
     """Create a key in all threads at once: each waits until all have arrived."""
-    arrived: list[bytes] = []
+    arrived_bodies: list[bytes] = []
     all_arrived = Task(lambda: None)
 
     def create(body: bytes) -> _CreateResult:
-        arrived.append(body)
-        if len(arrived) == len(bodies):
+        arrived_bodies.append(body)
+        if len(arrived_bodies) == len(bodies):
             all_arrived.run()
         all_arrived.wait(_ARRIVAL_SECONDS)
         return _try_create(store, key, body)
@@ -172,7 +172,7 @@ def _check_attempts(store: ObjectStore, key: str, attempts: list[_CreateResult])
     if all(attempt.created is None for attempt in attempts):
         raise StorageError(unanswered)  # Whatever it holds now: nothing is known about a second create.
     try:
-        stored = store.get(key)
+        stored_body = store.get(key)
     except ObjectNotFoundError:
         if winners:
             raise UnsafeStorageError(
@@ -180,8 +180,8 @@ def _check_attempts(store: ObjectStore, key: str, attempts: list[_CreateResult])
             ) from None
         raise StorageError(unanswered) from None
     # Without a winner, the response to the successful create was lost: the object may hold any of the bodies.
-    expected = [attempt.body for attempt in winners or attempts]
-    if stored not in expected:
+    allowed_bodies = [attempt.body for attempt in winners or attempts]
+    if stored_body not in allowed_bodies:
         raise UnsafeStorageError(
             f"The storage at {store.url} acknowledged {key!r} to one writer, but holds the bytes of another."
         )

@@ -63,15 +63,15 @@ def _make_backend(url: str, options: dict[str, Any]) -> ObjectStore:
         if not path:
             raise InvalidConfigError("The URL of a store must not be empty: give a folder or s3://bucket/prefix.")
         return LocalStore(path)
-    scheme, rest = match[1].lower(), match[2]
+    scheme, location = match[1].lower(), match[2]
     if scheme == "memory":
         _refuse_options(url, options)
-        return MemoryStore.named(rest.strip("/"))
+        return MemoryStore.named(location.strip("/"))
     if scheme in ("s3", "s3a"):
         load("txnstore.storage.s3.store")
         from txnstore.storage.s3.store import S3Store
 
-        return S3Store(*_bucket_and_prefix(url, rest), storage_options=options)
+        return S3Store(*_bucket_and_prefix(url, location), storage_options=options)
     if scheme in _UNCHECKED:
         raise InvalidConfigError(
             f"{_UNCHECKED[scheme]} ({scheme}://) is not supported: its atomic create has not been verified yet. "
@@ -92,9 +92,9 @@ def _plain_path(path: str) -> str:
     return path
 
 
-def _path_of_file_url(url: str, rest: str) -> str:
+def _path_of_file_url(url: str, location: str) -> str:
     """Return the path of a file:// URL of this machine."""
-    host, slash, path = rest.partition("/")
+    host, slash, path = location.partition("/")
     if host in ("localhost", "") and slash:
         return unquote(slash + path)
     raise InvalidConfigError(
@@ -102,9 +102,9 @@ def _path_of_file_url(url: str, rest: str) -> str:
     )
 
 
-def _bucket_and_prefix(url: str, rest: str) -> tuple[str, str]:
+def _bucket_and_prefix(url: str, location: str) -> tuple[str, str]:
     """Split an S3 URL; refuse credentials, a port, a query, control characters and odd parts of the prefix."""
-    bucket, _, prefix = rest.partition("/")
+    bucket, _, prefix = location.partition("/")
     if "@" in bucket or ":" in bucket:
         raise InvalidConfigError(
             "The URL of the store contains credentials or a port. Write s3://bucket/prefix, and pass key, secret and "
@@ -113,9 +113,9 @@ def _bucket_and_prefix(url: str, rest: str) -> tuple[str, str]:
     prefix = prefix.strip("/")
     if not bucket:
         raise InvalidConfigError(f"{redact(url)!r} names no bucket: write s3://bucket/prefix.")
-    if "?" in rest or "#" in rest:
+    if "?" in location or "#" in location:
         raise InvalidConfigError(f"{redact(url)} must be s3://bucket/prefix, without a query: use storage_options.")
-    if any(ord(character) < 32 or ord(character) == 127 for character in rest):
+    if any(ord(character) < 32 or ord(character) == 127 for character in location):
         # The libraries differ in how they send one: s3fs and obstore would not find the same objects.
         raise InvalidConfigError(f"The URL of the store {redact(url)!r} contains a control character: remove it.")
     if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:

@@ -39,21 +39,21 @@ def connect(options: Mapping[str, Any], url: str, secrets: Collection[str]) -> A
             files.session = AioSession(**files.kwargs)  # As s3fs would make it.
             share_descriptions(files.session)
         files.connect()
-        unknown = _find_unknown_parameter(files, arguments.get("s3_additional_kwargs") or {})
+        unknown_name = _find_unknown_parameter(files, arguments.get("s3_additional_kwargs") or {})
         files.s3.meta.events.register("before-call.s3.HeadBucket", _disable_redirects)
     except Exception as error:  # noqa: BLE001 - Invalid options can make s3fs raise any class.
         problem = wrong_option_error(error, url, secrets)
     else:
-        if unknown is None:
+        if unknown_name is None:
             return files
-        problem = unknown_option_error(unknown, url)
+        problem = unknown_option_error(unknown_name, url)
     raise problem  # Outside of the handler: a context may contain secrets.
 
 
 def _find_unknown_parameter(files: Any, names: Mapping[str, Any]) -> str | None:
     """Return a name in ``s3_additional_kwargs`` that no request for an object has: it would be ignored."""
-    accepted = frozenset[str]().union(*(operation_parameters(files.s3, operation) for operation in _OPERATIONS))
-    return next((name for name in names if name not in accepted), None)
+    known_names = frozenset[str]().union(*(operation_parameters(files.s3, operation) for operation in _OPERATIONS))
+    return next((name for name in names if name not in known_names), None)
 
 
 def _disable_redirects(params: dict[str, Any], **_: object) -> None:

@@ -271,20 +271,20 @@ def _wrapped_errors(error: BaseException) -> Iterator[BaseException]:
     # botocore keeps the error of the HTTP library in kwargs["error"]. Only that error distinguishes the two cases of
     # aiobotocore's EndpointConnectionError: no connection, and one that broke after the request was sent.
     for link in _cause_chain(error):
-        inner = getattr(link, "kwargs", {}).get("error")
-        if isinstance(inner, BaseException):
-            yield inner
+        wrapped_error = getattr(link, "kwargs", {}).get("error")
+        if isinstance(wrapped_error, BaseException):
+            yield wrapped_error
 
 
 def _has_no_secret(error: BaseException, secrets: Collection[str]) -> bool:
     """Whether a traceback of the error, including its causes and contexts, contains no secret."""
     pending: list[BaseException | None] = [error]
-    checked: set[int] = set()
+    checked_ids: set[int] = set()
     while pending:
         link = pending.pop()
-        if link is None or id(link) in checked:
+        if link is None or id(link) in checked_ids:
             continue
-        checked.add(id(link))
+        checked_ids.add(id(link))
         text = str(link)
         if scrub(text, secrets) != text:
             return False

@@ -32,22 +32,22 @@ def own_loop() -> asyncio.AbstractEventLoop:
     pid = os.getpid()
     loop = _LOOPS.get(pid)
     if loop is None:
-        begun = Task(partial(_start_loop, pid))
-        start(partial(_run_loop, begun), "txnstore-s3")
-        begun.result()
+        start_task = Task(partial(_start_loop, pid))
+        start(partial(_run_loop, start_task), "txnstore-s3")
+        start_task.result()
         loop = _LOOPS[pid]
     return loop
 
 
-def _run_loop(begun: Task[asyncio.AbstractEventLoop]) -> None:
+def _run_loop(start_task: Task[asyncio.AbstractEventLoop]) -> None:
     """Make a loop, and run it.
 
     The same thread shares the loop and runs it: requests would wait forever for a loop whose thread did not start, or
     whose start an interrupt ended. None reaches this thread.
     """
-    begun.run()
-    if begun.exception() is None:
-        loop = begun.result()
+    start_task.run()
+    if start_task.exception() is None:
+        loop = start_task.result()
         loop.run_forever()
         loop.close()
 

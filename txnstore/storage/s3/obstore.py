@@ -78,11 +78,11 @@ os.register_at_fork(after_in_child=_note_fork)
 def unusable_reason() -> str | None:
     """Return why the package obstore cannot be used here; None if it can."""
     try:
-        installed = version("obstore") or "unknown"  # Its metadata may be damaged.
+        installed_version = version("obstore") or "unknown"  # Its metadata may be damaged.
     except PackageNotFoundError:
         return "not installed"
-    if installed.split(".")[:2] != _VERSION.split("."):
-        return f"version {installed}, not {_VERSION}"
+    if installed_version.split(".")[:2] != _VERSION.split("."):
+        return f"version {installed_version}, not {_VERSION}"
     return None
 
 
@@ -124,13 +124,13 @@ class _FsspecProtocol:
 
 def _check_names(options: Mapping[str, Any]) -> None:
     """Raise UnknownOptionError for an option that obstore does not have."""
-    for prefix, settings, known in (
+    for prefix, settings, known_names in (
         ("", options, _OPTIONS),
         ("client_kwargs ", options.get("client_kwargs") or {}, _CLIENT),
         ("config_kwargs ", options.get("config_kwargs") or {}, _CONFIG),
     ):
         for name in settings:
-            if name not in known:
+            if name not in known_names:
                 raise UnknownOptionError(f"{prefix}{name}")
 
 
@@ -175,11 +175,12 @@ class ObstoreRequests(Requests):
     def release(self) -> None:
         self._stores = {}
 
-    async def get(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
+    async def get(self, key: str, first_byte: int = 0, last_byte: int | None = None) -> tuple[bytes, str]:
         try:
-            if last is not None:
-                return bytes(await self._send(lambda store: store.get_range_async(key, start=first, end=last + 1))), ""
-            options = {"range": {"offset": first}} if first else None
+            if last_byte is not None:
+                data = await self._send(lambda store: store.get_range_async(key, start=first_byte, end=last_byte + 1))
+                return bytes(data), ""
+            options = {"range": {"offset": first_byte}} if first_byte else None
             answer = await self._send(lambda store: store.get_async(key, options=options))
             return bytes(await self._send(lambda _: answer.bytes_async())), str(answer.meta["e_tag"] or "")
         except TransportError as problem:
@@ -200,7 +201,7 @@ class ObstoreRequests(Requests):
             raise
 
     async def upload(self, key: str, data: bytes) -> str:
-        parts = (bytes(data[first : first + PART_BYTES]) for first in range(0, len(data), PART_BYTES))
+        parts = (bytes(data[first_byte : first_byte + PART_BYTES]) for first_byte in range(0, len(data), PART_BYTES))
         options = {"use_multipart": True, "chunk_size": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
         try:
             return await self._send_put(lambda store: store.put_async(key, parts, **options), PART_BYTES // MIB)
@@ -213,8 +214,8 @@ class ObstoreRequests(Requests):
         return str((await self._send(request, mib))["e_tag"] or "")
 
     async def head(self, key: str) -> Found:
-        found = await self._send(lambda store: store.head_async(key))
-        return Found(key, found["size"], found["last_modified"], str(found["e_tag"] or ""))
+        meta = await self._send(lambda store: store.head_async(key))
+        return Found(key, meta["size"], meta["last_modified"], str(meta["e_tag"] or ""))
 
     async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
         folder = prefix[: prefix.rfind("/") + 1]
@@ -224,18 +225,18 @@ class ObstoreRequests(Requests):
             return store.list(folder or None, offset=start or None, chunk_size=limit or PAGE_KEYS)
 
         chunks = await self._send(begin)
-        found: dict[str, Found] = {}
+        found_by_key: dict[str, Found] = {}
         # The requests are for whole pages, whatever the limit; no further one is sent once a chunk is full.
         while (chunk := await self._send(lambda _: anext(chunks, None))) is not None:
-            for each in chunk:
-                key = each["path"]
+            for meta in chunk:
+                key = meta["path"]
                 if key > prefix and not key.startswith(prefix):
-                    return [*found.values()]
-                if key.startswith(prefix) and key > after and (each["size"] or await self._object_exists(key)):
-                    found.setdefault(key, Found(key, each["size"], each["last_modified"]))
-                if len(found) == limit:
-                    return [*found.values()]
-        return [*found.values()]
+                    return [*found_by_key.values()]
+                if key.startswith(prefix) and key > after and (meta["size"] or await self._object_exists(key)):
+                    found_by_key.setdefault(key, Found(key, meta["size"], meta["last_modified"]))
+                if len(found_by_key) == limit:
+                    return [*found_by_key.values()]
+        return [*found_by_key.values()]
 
     async def _object_exists(self, key: str) -> bool:
         """Whether an empty object exists: obstore drops the slash at the end of a key, as of a folder's marker."""
@@ -251,10 +252,10 @@ class ObstoreRequests(Requests):
         try:
             await self._send(lambda store: store.delete_async([*keys]))
         except TransportError as problem:
-            refused = _REFUSED.search(str(problem))
-            if refused is None:
+            refusal = _REFUSED.search(str(problem))
+            if refusal is None:
                 raise
-            return [(refused[1], refused[2])]
+            return [(refusal[1], refusal[2])]
         return []
 
     async def date(self) -> str | None:
@@ -279,16 +280,16 @@ class ObstoreRequests(Requests):
     async def _current_store(self, mib: int = 1) -> Any:
         """Return the store of obstore for the credentials that are valid now."""
         credentials = await self._settings.credentials()
-        made = self._stores.get(mib)
-        if made is None or made[0] != credentials:
+        credentials_and_store = self._stores.get(mib)
+        if credentials_and_store is None or credentials_and_store[0] != credentials:
             async with self._store_lock:
-                made = self._stores.get(mib)
-                if made is None or made[0] != credentials:
-                    made = self._stores[mib] = (
+                credentials_and_store = self._stores.get(mib)
+                if credentials_and_store is None or credentials_and_store[0] != credentials:
+                    credentials_and_store = self._stores[mib] = (
                         credentials,
                         await asyncio.to_thread(self._make_store, credentials, mib),
                     )
-        return made[1]
+        return credentials_and_store[1]
 
     def _make_store(self, credentials: Credentials | None, mib: int) -> Any:
         """Make obstore's store with all settings given, so that it takes none from the environment."""
@@ -307,9 +308,9 @@ class ObstoreRequests(Requests):
             "s3_express": False,
             "request_payer": settings.requester_pays,
             **{
-                ours: settings.additional[theirs]
-                for theirs, ours in _ENCRYPTION.items()
-                if theirs in settings.additional
+                obstore_name: settings.additional[s3_name]
+                for s3_name, obstore_name in _ENCRYPTION.items()
+                if s3_name in settings.additional
             },
         }
         client: dict[str, Any] = {
@@ -361,8 +362,8 @@ def endpoint_of(url: str, bucket: str, style: str | None) -> tuple[str, bool]:
 
 def _list_start(prefix: str) -> str:
     """Return a text before the keys with this prefix, and as great as obstore takes as a start of a list."""
-    last = chr(ord(prefix[-1]) - 1)
-    return f"{prefix[:-1]}{last}\U0010ffff" if last.isalnum() else prefix[:-1]
+    character_before = chr(ord(prefix[-1]) - 1)
+    return f"{prefix[:-1]}{character_before}\U0010ffff" if character_before.isalnum() else prefix[:-1]
 
 
 def _request_date(url: str, verify: bool | str | None, timeout: float) -> str | None:

@@ -42,9 +42,9 @@ def suggest_option(name: str) -> str:
 def wrong_option_error(error: Exception, url: str, secrets: Collection[str]) -> InvalidConfigError:
     """Return the error for one of a library that makes a client from the options."""
     message = scrub(f"{type(error).__name__}: {error}", secrets)
-    unknown = _UNKNOWN_OPTION.search(message)
-    if unknown is not None:
-        return unknown_option_error(unknown[1], url)
+    match = _UNKNOWN_OPTION.search(message)
+    if match is not None:
+        return unknown_option_error(match[1], url)
     return InvalidConfigError(f"Cannot create a client for {url}: {message}. Check storage_options.")
 
 

@@ -42,8 +42,8 @@ class Requests(ABC):
         self._has_own_etags = False
 
     @abstractmethod
-    async def get(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
-        """Read the bytes ``first`` to ``last``, inclusive, none behind the end; also the ETag, if known."""
+    async def get(self, key: str, first_byte: int = 0, last_byte: int | None = None) -> tuple[bytes, str]:
+        """Read the bytes ``first_byte`` to ``last_byte``, inclusive, none behind the end; also the ETag, if known."""
 
     @abstractmethod
     async def put(self, key: str, data: bytes, *, absent: bool = False) -> str:
@@ -75,8 +75,9 @@ class Requests(ABC):
     async def write(self, key: str, data: bytes) -> None:
         """Write an object, and look it up if the answer does not prove that it was written."""
         in_parts = len(data) > MULTIPART_FROM_BYTES
-        etag, expected = await _hash_parts(data, self.upload(key, data) if in_parts else self.put(key, data), in_parts)
-        if self._proves_content(etag, expected):
+        sending = self.upload(key, data) if in_parts else self.put(key, data)
+        etag, expected_etag = await _hash_parts(data, sending, in_parts)
+        if self._proves_content(etag, expected_etag):
             return
         try:
             found = await self.head(key)
@@ -92,27 +93,27 @@ class Requests(ABC):
         redirect reports the success of another request.
         """
         try:
-            etag, expected = await _hash_parts(data, self.put(key, data, absent=True))
+            etag, expected_etag = await _hash_parts(data, self.put(key, data, absent=True))
         except Exception as error:
             if answer_of(error).status == 412:
                 return False
             raise
-        if not self._proves_content(etag, expected):
+        if not self._proves_content(etag, expected_etag):
             try:
-                stored, actual = await self.get(key)
+                stored_data, stored_etag = await self.get(key)
             except Exception as error:  # noqa: BLE001 - as above
                 raise ForeignAnswerError(
                     f"{_foreign_object_error(etag)}, and the object could not be read: {error}"
                 ) from None
-            self._check_etag(etag, actual, stored == data)
+            self._check_etag(etag, stored_etag, stored_data == data)
         return True
 
-    def _proves_content(self, etag: str, expected: str) -> bool:
-        return etag == expected or (self._has_own_etags and bool(etag))
+    def _proves_content(self, etag: str, expected_etag: str) -> bool:
+        return etag == expected_etag or (self._has_own_etags and bool(etag))
 
-    def _check_etag(self, etag: str, actual: str, same: bool) -> None:
+    def _check_etag(self, etag: str, stored_etag: str, has_same_bytes: bool) -> None:
         """Compare the ETag that a write returned, if any, with that of the object; the bytes may be the same."""
-        if not same or (etag and etag != plain_etag(actual)):
+        if not has_same_bytes or (etag and etag != plain_etag(stored_etag)):
             raise ForeignAnswerError(_foreign_object_error(etag))
         self._has_own_etags = self._has_own_etags or bool(etag)
 
@@ -140,8 +141,8 @@ async def _hash_parts(data: bytes, sending: Awaitable[str], in_parts: bool = Fal
     try:
         etag = await sending
     finally:
-        expected = await hashing  # The caller may close what is hashed.
-    return plain_etag(etag), expected
+        expected_etag = await hashing  # The caller may close what is hashed.
+    return plain_etag(etag), expected_etag
 
 
 def plain_etag(etag: str) -> str:

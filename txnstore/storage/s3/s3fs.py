@@ -34,20 +34,20 @@ class S3fsRequests(Requests):
         s3 = await self.files.get_s3(self.bucket)
         additional = self._additional.get(operation)
         if additional is None:
-            accepted, wanted = (
-                operation_parameters(s3, operation),
-                {**self.files.s3_additional_kwargs, **self.files.req_kw},
-            )
-            additional = {name: value for name, value in wanted.items() if name in accepted}
+            known_names = operation_parameters(s3, operation)
+            all_additional = {**self.files.s3_additional_kwargs, **self.files.req_kw}
+            additional = {name: value for name, value in all_additional.items() if name in known_names}
             self._additional[operation] = additional
         return await getattr(s3, operation)(**{**additional, "Bucket": self.bucket, **arguments})
 
-    async def get(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
-        ranged = {} if first == 0 and last is None else {"Range": f"bytes={first}-{'' if last is None else last}"}
+    async def get(self, key: str, first_byte: int = 0, last_byte: int | None = None) -> tuple[bytes, str]:
+        range_argument = {}
+        if first_byte != 0 or last_byte is not None:
+            range_argument["Range"] = f"bytes={first_byte}-{'' if last_byte is None else last_byte}"
         try:
-            answer = await self.call("get_object", Key=key, **ranged)
+            answer = await self.call("get_object", Key=key, **range_argument)
         except Exception as error:
-            if ranged and answer_of(error).status == 416:
+            if range_argument and answer_of(error).status == 416:
                 return b"", ""
             check_absence(answer_of(error))
             raise
@@ -59,28 +59,28 @@ class S3fsRequests(Requests):
         return str((await self.call("put_object", Key=key, Body=bytes(data), **condition)).get("ETag", ""))
 
     async def upload(self, key: str, data: bytes) -> str:
-        upload = {"Key": key, "UploadId": (await self.call("create_multipart_upload", Key=key))["UploadId"]}
+        upload_arguments = {"Key": key, "UploadId": (await self.call("create_multipart_upload", Key=key))["UploadId"]}
         gate = asyncio.Semaphore(PARTS_AT_ONCE)
 
-        async def send(first: int) -> dict[str, Any]:
-            number = first // PART_BYTES + 1
+        async def send(first_byte: int) -> dict[str, Any]:
+            part_number = first_byte // PART_BYTES + 1
             async with gate:
-                body = bytes(data[first : first + PART_BYTES])
-                answer = await self.call("upload_part", PartNumber=number, Body=body, **upload)
-            return {"PartNumber": number, "ETag": _required_etag(answer)}
+                body = bytes(data[first_byte : first_byte + PART_BYTES])
+                answer = await self.call("upload_part", PartNumber=part_number, Body=body, **upload_arguments)
+            return {"PartNumber": part_number, "ETag": _required_etag(answer)}
 
-        sending = [asyncio.create_task(send(first)) for first in range(0, len(data), PART_BYTES)]
+        part_tasks = [asyncio.create_task(send(first_byte)) for first_byte in range(0, len(data), PART_BYTES)]
         try:
-            parts = await asyncio.gather(*sending)
+            parts = await asyncio.gather(*part_tasks)
             return _required_etag(
-                await self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload)
+                await self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload_arguments)
             )
         except BaseException:
-            for task in sending:
+            for task in part_tasks:
                 task.cancel()
-            await asyncio.gather(*sending, return_exceptions=True)  # A part that arrives later would remain.
+            await asyncio.gather(*part_tasks, return_exceptions=True)  # A part that arrives later would remain.
             with suppress(Exception):
-                await self.call("abort_multipart_upload", **upload)
+                await self.call("abort_multipart_upload", **upload_arguments)
             raise
 
     async def head(self, key: str) -> Found:
@@ -94,7 +94,7 @@ class S3fsRequests(Requests):
             size = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
             answer = await self.call("list_objects_v2", Prefix=prefix, MaxKeys=size, **page)
             found += [
-                Found(each["Key"], int(each["Size"]), each["LastModified"]) for each in answer.get("Contents", ())
+                Found(item["Key"], int(item["Size"]), item["LastModified"]) for item in answer.get("Contents", ())
             ]
             if not answer.get("IsTruncated"):
                 break
@@ -102,9 +102,9 @@ class S3fsRequests(Requests):
         return found
 
     async def delete(self, keys: Sequence[str]) -> Sequence[tuple[str, str]]:
-        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        answer = await self.call("delete_objects", Delete=wanted)
-        return [(failed.get("Key", ""), failed.get("Code", "")) for failed in answer.get("Errors", ())]
+        deletion = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = await self.call("delete_objects", Delete=deletion)
+        return [(failure.get("Key", ""), failure.get("Code", "")) for failure in answer.get("Errors", ())]
 
     async def date(self) -> str | None:
         date: str | None = (await self.call("head_bucket"))["ResponseMetadata"]["HTTPHeaders"].get("date")

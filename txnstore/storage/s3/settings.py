@@ -79,7 +79,7 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
     client = session.create_client("s3", config=Config(**config), **client_options, **client_kwargs)
     verify = client_kwargs.get("verify")
     key, secret, token = ({**client_options, **client_kwargs}.get(name) for name in _CREDENTIALS)
-    found: list[Any] = []
+    session_credentials: list[Any] = []
 
     async def credentials() -> Credentials | None:
         """Return the credentials that botocore would sign with now; it renews them before they expire."""
@@ -87,15 +87,15 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
             return None
         if key and secret:
             return (key, secret, token)
-        if not found:
-            found.append(await asyncio.to_thread(session.get_credentials))
-        if found[0] is None:
-            found.clear()
+        if not session_credentials:
+            session_credentials.append(await asyncio.to_thread(session.get_credentials))
+        if session_credentials[0] is None:
+            session_credentials.clear()
             raise NoCredentialsError
-        renewed = getattr(found[0], "refresh_needed", bool)()
-        freeze = found[0].get_frozen_credentials
-        frozen = await asyncio.to_thread(freeze) if renewed else freeze()
-        return (frozen.access_key, frozen.secret_key, frozen.token)
+        needs_renewal = getattr(session_credentials[0], "refresh_needed", bool)()
+        freeze = session_credentials[0].get_frozen_credentials
+        frozen_credentials = await asyncio.to_thread(freeze) if needs_renewal else freeze()
+        return (frozen_credentials.access_key, frozen_credentials.secret_key, frozen_credentials.token)
 
     return Settings(
         endpoint=client.meta.endpoint_url,
@@ -166,10 +166,10 @@ def plain_settings(options: Mapping[str, Any], environment: Mapping[str, str]) -
     ):
         return None
     style = config.get("s3") or {}
-    if style and style not in ({"addressing_style": known} for known in _STYLES):
+    if style and style not in ({"addressing_style": known_style} for known_style in _STYLES):
         return None
-    set_ones = [name for name in environment if name.startswith(("AWS_", "FSSPEC_"))]
-    if not _VARIABLES.issuperset(set_ones) or not all(environment[name] for name in set_ones):
+    set_names = [name for name in environment if name.startswith(("AWS_", "FSSPEC_"))]
+    if not _VARIABLES.issuperset(set_names) or not all(environment[name] for name in set_names):
         return None
     home = Path(environment.get("HOME") or "~").expanduser()
     profile = _default_profile(home)
@@ -254,20 +254,20 @@ def _default_profile(home: Path) -> dict[str, str] | None:
 
     Botocore merges its other settings, but takes credentials from one file only: where both have some, it decides.
     """
-    merged: dict[str, str] = {}
+    profile: dict[str, str] = {}
     for name, sections in (("config", ("default", "profile default")), ("credentials", ("default",))):
         parser = RawConfigParser(default_section="")
         try:
             parser.read(home / ".aws" / name, "utf-8")
         except (Error, OSError, UnicodeError):
             return None
-        own = [section for section in sections if parser.has_section(section)]
-        others = set(parser.sections()).difference(own)
-        if len(own) > 1 or any(map(_DOUBTFUL.search, others)):
+        own_sections = [section for section in sections if parser.has_section(section)]
+        other_sections = set(parser.sections()).difference(own_sections)
+        if len(own_sections) > 1 or any(map(_DOUBTFUL.search, other_sections)):
             return None
-        settings = dict(parser.items(own[0])) if own else {}
-        if any(name in merged for name in _CREDENTIALS) and any(name in settings for name in _CREDENTIALS):
+        settings = dict(parser.items(own_sections[0])) if own_sections else {}
+        if any(name in profile for name in _CREDENTIALS) and any(name in settings for name in _CREDENTIALS):
             return None
-        merged |= settings
-    is_plain = all(name in _PROFILE and value and "\n" not in value for name, value in merged.items())
-    return merged if is_plain else None
+        profile |= settings
+    is_plain = all(name in _PROFILE and value and "\n" not in value for name, value in profile.items())
+    return profile if is_plain else None

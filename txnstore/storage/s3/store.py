@@ -97,45 +97,46 @@ class S3Store:
         return f"{self.url} at {endpoint} by {user}"
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        full = self._full_key(key)
-        first, limit = check_range(key, start, end)
+        full_key = self._full_key(key)
+        first_byte, limit = check_range(key, start, end)
         # HTTP cannot request zero bytes. An empty range requests one byte, so that a missing object still raises.
-        last = None if limit is None else max(limit - 1, first)
-        data, _ = self._run_request(Kind.READ, key, lambda requests: requests.get(full, first, last))
-        return data if limit is None else data[: max(0, limit - first)]
+        last_byte = None if limit is None else max(limit - 1, first_byte)
+        data, _ = self._run_request(Kind.READ, key, lambda requests: requests.get(full_key, first_byte, last_byte))
+        return data if limit is None else data[: max(0, limit - first_byte)]
 
     def put(self, key: str, data: bytes) -> None:
-        full = self._full_key(key)
-        self._run_request(Kind.WRITE, key, lambda requests: requests.write(full, data))
+        full_key = self._full_key(key)
+        self._run_request(Kind.WRITE, key, lambda requests: requests.write(full_key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        full = self._full_key(key)
-        return self._run_request(Kind.CREATE, key, lambda requests: requests.create(full, data))
+        full_key = self._full_key(key)
+        return self._run_request(Kind.CREATE, key, lambda requests: requests.create(full_key, data))
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
         infos: list[ObjectInfo] = []
         after = self._root + start_after if start_after else ""
         while limit is None or len(infos) < limit:
-            rest = None if limit is None else limit - len(infos)
-            listed = self._run_request(Kind.READ, prefix, partial(_list_objects, self._root + prefix, after, rest))
+            max_objects = None if limit is None else limit - len(infos)
+            request = partial(_list_objects, self._root + prefix, after, max_objects)
+            listed = self._run_request(Kind.READ, prefix, request)
             infos.extend(self._object_infos(listed))
-            if rest is None or len(listed) < rest:
+            if max_objects is None or len(listed) < max_objects:
                 break
             after = listed[-1].key
         return infos
 
     def delete(self, keys: Sequence[str]) -> None:
         names = [self._full_key(key) for key in keys]
-        for first in range(0, len(names), PAGE_KEYS):
-            batch = partial(_delete_objects, names[first : first + PAGE_KEYS])
-            for name, code in self._run_request(Kind.WRITE, keys[first], batch):
+        for first_index in range(0, len(names), PAGE_KEYS):
+            batch = partial(_delete_objects, names[first_index : first_index + PAGE_KEYS])
+            for name, code in self._run_request(Kind.WRITE, keys[first_index], batch):
                 if code != "NoSuchKey":
                     raise from_code(code, Kind.WRITE, self.bucket, f"s3://{self.bucket}/{name}")
 
     def stat(self, key: str) -> ObjectInfo:
-        full = self._full_key(key)
-        found = self._run_request(Kind.READ, key, lambda requests: requests.head(full))
+        full_key = self._full_key(key)
+        found = self._run_request(Kind.READ, key, lambda requests: requests.head(full_key))
         return ObjectInfo(key, found.size, _milliseconds(found.modified))
 
     def now_ms(self) -> int:
@@ -169,9 +170,9 @@ class S3Store:
 
     def close(self) -> None:
         with self._lock.own:
-            ours = [requests for (pid, _), requests in self._clients.items() if pid == os.getpid()]
+            own_requests = [requests for (pid, _), requests in self._clients.items() if pid == os.getpid()]
             self._clients = {key: requests for key, requests in self._clients.items() if key[0] != os.getpid()}
-        for requests in ours:
+        for requests in own_requests:
             in_thread(requests.release)
 
     def __repr__(self) -> str:
@@ -197,8 +198,8 @@ class S3Store:
         self, kind: Kind, key: str, request: Callable[[Requests], Awaitable[T]], requests: Requests | None = None
     ) -> T:
         """Run the coroutine on the event loop of this process, and map its error to :mod:`txnstore.errors`."""
-        used = self._requests_of_process(self._requested_transport) if requests is None else requests
-        answer = run_on(own_loop(), lambda: request(used))
+        requests_of_process = self._requests_of_process(self._requested_transport) if requests is None else requests
+        answer = run_on(own_loop(), lambda: request(requests_of_process))
         error = answer.exception()
         if error is None:
             return answer.result()
