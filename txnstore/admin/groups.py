@@ -213,8 +213,8 @@ def _target_offset(connection: Connection, view: View, tp: TopicPartition, to: T
     load("txnstore.read.plan")
     from txnstore.read.plan import offset_for_time
 
-    first = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, time_ms)
-    return first.offset if first is not None else latest
+    first_record = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, time_ms)
+    return first_record.offset if first_record is not None else latest
 
 
 def _existing_group(view: View, name: str) -> Group:
@@ -231,8 +231,8 @@ def _live_members(connection: Connection, view: View, name: str) -> list[Member 
     group = view.groups.get(name, Group())
     if group.classic_members:
         return list(group.classic_members)
-    expired = dict(connection.chains.ages.expired_members(view.states, name))
-    return [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
+    expired_members = dict(connection.chains.ages.expired_members(view.states, name))
+    return [member for member_id, member in sorted(group.members.items()) if member_id not in expired_members]
 
 
 def _describe(view: View, name: str, group: Group, live: list[Member | ClassicMember]) -> GroupDescription:

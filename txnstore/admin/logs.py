@@ -59,24 +59,26 @@ def dump_log(
     view, tp = connection.view(), TopicPartition(topic, partition)
     log = partition_log(view, tp)
     chain = chain_of_partition(tp, view.chains)
-    first = log.log_start if start is None else max(start, log.log_start)
+    first_offset = log.log_start if start is None else max(start, log.log_start)
     head = view.states[chain].sequence
-    traces, oldest, deleted_up_to = Traces([tp]), head + 1, connection.chains[chain].boundaries.last().sequence
+    traces, oldest_sequence, deleted_up_to = Traces([tp]), head + 1, connection.chains[chain].boundaries.last().sequence
     for entry in _newest_first(connection, chain, head, deleted_up_to, entries):
         traces.add(entry)
-        oldest = entry.sequence
-        if traces.reach(tp, first):
+        oldest_sequence = entry.sequence
+        if traces.reach(tp, first_offset):
             break
-    is_incomplete = not traces.reach(tp, first) and first < log.high_watermark
+    is_incomplete = not traces.reach(tp, first_offset) and first_offset < log.high_watermark
     lines = log_lines(log, traces.of[tp], view.transactional_ids, view.chains)
     return LogDump(
         log_start=log.log_start,
         last_stable=log.last_stable_offset,
         high_watermark=log.high_watermark,
         chain=chain,
-        lines=tuple(line for line in lines if line.last_offset >= first and (stop is None or line.base_offset < stop)),
-        deleted=deleted_up_to if is_incomplete and oldest == deleted_up_to + 1 else 0,
-        limited=is_incomplete and oldest > deleted_up_to + 1,
+        lines=tuple(
+            line for line in lines if line.last_offset >= first_offset and (stop is None or line.base_offset < stop)
+        ),
+        deleted=deleted_up_to if is_incomplete and oldest_sequence == deleted_up_to + 1 else 0,
+        limited=is_incomplete and oldest_sequence > deleted_up_to + 1,
     )
 
 

@@ -103,13 +103,13 @@ def storage_policy(
         InvalidConfigError: The store is in no bucket, or the principal has no right to anything.
     """
     bucket, prefix = _bucket_and_prefix(root)
-    declared = replace(authorization, mode="declared")
-    needs = storage_needs(declared, principal, store_id, topics)
+    declared_rules = replace(authorization, mode="declared")
+    needs = storage_needs(declared_rules, principal, store_id, topics)
     if not needs:
         msg = f"{principal} has no right to anything in this store, so there is no policy for it: create a rule first"
         raise InvalidConfigError(msg)
     document = policy_document(needs, bucket, prefix, provider)
-    notes = [*_notes(declared, principal, topics, provider)]
+    notes = [*_notes(declared_rules, principal, topics, provider)]
     if authorization.mode == "off":
         notes.append("No process checks the rules of this store yet: enable them.")
     size = len(json.dumps(document, separators=(",", ":")))
@@ -117,13 +117,13 @@ def storage_policy(
         notes.append(
             f"AWS takes {_AWS_MAX_CHARS:,} characters, and these are {size:,}: give rules for prefixes of names."
         )
-    unreadable = tuple(sorted(name for name, size in topics.items() if size is None))
-    if unreadable:
+    unread_topics = tuple(sorted(name for name, size in topics.items() if size is None))
+    if unread_topics:
         notes.append(
-            f"The settings of {some(unreadable)} cannot be read, so whether small commits to them are in entries is "
-            "unknown. The statements do not depend on settings. txnstore verify shows the damage."
+            f"The settings of {some(unread_topics)} cannot be read, so whether small commits to them are in entries "
+            "is unknown. The statements do not depend on settings. txnstore verify shows the damage."
         )
-    return StoragePolicy(principal, provider, document, tuple(notes), unreadable)
+    return StoragePolicy(principal, provider, document, tuple(notes), unread_topics)
 
 
 def storage_needs(authorization: Authorization, principal: str, store_id: str, topics: Iterable[str]) -> list[Need]:
@@ -131,20 +131,20 @@ def storage_needs(authorization: Authorization, principal: str, store_id: str, t
     if principal in authorization.super_users:
         return [_BUCKET, Need("Everything", ("get", "put", "delete"), ("*",))]
     if _is_operator(authorization, principal):
-        maintained = CHAINS, TOPICS, TABLES, LEASES, f"{PROBE_FOLDER}/"
+        maintained_folders = CHAINS, TOPICS, TABLES, LEASES, f"{PROBE_FOLDER}/"
         return [
             _BUCKET,
             Need("ReadIdentity", ("get",), (STORE,)),
-            Need("Maintain", ("get", "put", "delete"), tuple(f"{folder}*" for folder in maintained)),
+            Need("Maintain", ("get", "put", "delete"), tuple(f"{folder}*" for folder in maintained_folders)),
         ]
     if not _may_any(authorization, principal, OPERATIONS):
         return []
     names = list(topics)
     needs = [Need("List", ("list",)), Need("ReadChains", ("get",), (STORE, f"{CHAINS}*"))]
     if _may_commit(authorization, principal):
-        entries = f"{Keys(store_id).chains}*/entries/*"
+        entry_keys = f"{Keys(store_id).chains}*/entries/*"
         needs += [
-            Need("CreateEntries", ("create",), (entries,)),
+            Need("CreateEntries", ("create",), (entry_keys,)),
             Need("CheckStorage", ("get", "put", "delete"), (_PROBE_OBJECTS,)),
         ]
     needs += _topic_needs("ReadTopics", "get", patterns_of(authorization, principal, "READ", "TOPIC", names))
@@ -157,9 +157,9 @@ _BUCKET = Need("Bucket", ("list", "settings"))
 
 def _topic_needs(name: str, request: Request, patterns: Patterns) -> list[Need]:
     """The needs for the segments of topics; no object has segments of two topics."""
-    allowed, denied = _key_patterns(patterns.allowed), _key_patterns(patterns.denied)
-    needs = [Need(name, (request,), allowed)] if allowed else []
-    return [*needs, Need(f"No{name}", (request,), denied, denied=True)] if allowed and denied else needs
+    allowed_keys, denied_keys = _key_patterns(patterns.allowed), _key_patterns(patterns.denied)
+    needs = [Need(name, (request,), allowed_keys)] if allowed_keys else []
+    return [*needs, Need(f"No{name}", (request,), denied_keys, denied=True)] if allowed_keys and denied_keys else needs
 
 
 def _key_patterns(patterns: Iterable[Pattern]) -> tuple[str, ...]:
@@ -223,9 +223,9 @@ def _notes(
             )
     else:
         yield "It may write nothing: in Python, open the store with read_only=True; commands that read need no option."
-    readable = patterns_of(authorization, principal, "READ", "TOPIC", topics)
+    readable_topics = patterns_of(authorization, principal, "READ", "TOPIC", topics)
     yield "It sees the names, settings, schemas and offsets of all topics and groups, which are in the chains."
-    inlined = sorted(name for name, size in topics.items() if size and not readable.allow(name))
+    inlined = sorted(name for name, size in topics.items() if size and not readable_topics.allow(name))
     if inlined:
         names = ", ".join(inlined[:_MAX_NAMED_TOPICS]) + (
             f" and {len(inlined) - _MAX_NAMED_TOPICS} more" if len(inlined) > _MAX_NAMED_TOPICS else ""
@@ -273,8 +273,8 @@ def _bucket_and_prefix(root: str) -> tuple[str, str]:
     if scheme not in ("s3", "s3a"):
         msg = f"a policy is for a bucket, and the store is at {root}: there, the permissions of files decide"
         raise InvalidConfigError(msg)
-    if special := sorted(set(path) & set(_WILDCARDS)):
-        msg = f"a policy cannot name {root}: {special[0]!r} stands for other text there"
+    if wildcards := sorted(set(path) & set(_WILDCARDS)):
+        msg = f"a policy cannot name {root}: {wildcards[0]!r} stands for other text there"
         raise InvalidConfigError(msg)
     bucket, _, prefix = path.partition("/")
     return bucket, prefix.strip("/")

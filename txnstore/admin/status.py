@@ -31,8 +31,8 @@ from txnstore.tables.published import published_of
 
 def store_metrics(connection: Connection, *, status: bool) -> StoreMetrics:
     """Return the metrics of this process; with ``status`` also the state of the store, whose requests count."""
-    current = store_status(connection) if status else None
-    return replace(connection.metrics(), status=current)
+    current_status = store_status(connection) if status else None
+    return replace(connection.metrics(), status=current_status)
 
 
 def store_status(connection: Connection) -> StoreStatus:
@@ -42,7 +42,7 @@ def store_status(connection: Connection) -> StoreStatus:
     """
     groups = list_groups(connection)
     view = connection.view(refresh=False)
-    blocked = {part.tp: part.records for part in blocked_partitions(view)}
+    blocked = {waiting.tp: waiting.records for waiting in blocked_partitions(view)}
     logs = sorted(view.partitions.items())
     return StoreStatus(
         chains=_chain_status(connection, view),
@@ -60,13 +60,13 @@ def store_status(connection: Connection) -> StoreStatus:
 
 def _chain_status(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
     """Return the head and the last checkpoint of each chain; one GET for each."""
-    numbers = range(view.chains)
+    chains = range(view.chains)
     hints = connection.chains.concurrently(
-        {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
+        {chain: partial(read_if_there, connection.objects, keys.latest(chain)) for chain in chains}
     )
     # Another process may have written a checkpoint of entries after the view.
     checkpoint_sequences = {
-        number: checkpoint.decode_hint(connection.keys, number, hints[number]).sequence for number in numbers
+        chain: checkpoint.decode_hint(connection.keys, chain, hints[chain]).sequence for chain in chains
     }
     return tuple(
         ChainStatus(
@@ -97,11 +97,12 @@ def _table_status(connection: Connection, view: View) -> tuple[TableStatus, ...]
     cut = published_of(connection).newest() if names else None
     if cut is None:
         return tuple(TableStatus(name, 0, 0, 0, view.sequence, 0.0) for name in names)
-    behind, lag = max(0, view.sequence - sum(cut.heads)), max(0, view.timestamp - cut.timestamp) / 1000
+    entries_behind = max(0, view.sequence - sum(cut.heads))
+    seconds_behind = max(0, view.timestamp - cut.timestamp) / 1000
     return tuple(
-        TableStatus(name, table.number, table.rows, table.copied_bytes, behind, lag)
+        TableStatus(name, table.number, table.rows, table.copied_bytes, entries_behind, seconds_behind)
         if (table := cut.tables.get(name)) is not None and not table.dropped
-        else TableStatus(name, 0, 0, 0, behind, lag)
+        else TableStatus(name, 0, 0, 0, entries_behind, seconds_behind)
         for name in names
     )
 

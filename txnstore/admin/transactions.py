@@ -81,11 +81,15 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
     txn = _existing_transaction(view, transactional_id)
     partitions, groups = sorted(txn.partitions), sorted(txn.groups)
     if txn.state in DECIDED:
-        lacking = {state.chain for state in view.states if lacks_markers(state, txn.producer_id, txn.epoch)}
+        chains_without_markers = {
+            state.chain for state in view.states if lacks_markers(state, txn.producer_id, txn.epoch)
+        }
         partitions = [
-            tp for tp in partitions if chain_of_partition(tp, view.chains) in lacking and view.log(tp) is not None
+            tp
+            for tp in partitions
+            if chain_of_partition(tp, view.chains) in chains_without_markers and view.log(tp) is not None
         ]
-        groups = [name for name in groups if chain_of_group(name, view.chains) in lacking]
+        groups = [name for name in groups if chain_of_group(name, view.chains) in chains_without_markers]
     return TransactionDescription(
         transactional_id=txn.transactional_id,
         chain=chain_of_transactional_id(txn.transactional_id, view.chains),
@@ -133,14 +137,14 @@ def find_hanging(connection: Connection, topic: str | None = None, late: float =
 
 def _hanging_data(view: View, topic: str | None, now: int, late_ms: int) -> Iterator[HangingTransaction]:
     """The hanging transactions with open records, by partition."""
-    blocked = {part.tp for part in blocked_partitions(view)}
+    blocked_tps = {part.tp for part in blocked_partitions(view)}
     for tp in sorted(view.partitions):
         log = view.log(tp)
         if log is None or (topic is not None and tp.topic != topic):
             continue
         for producer_id, first_offset in sorted(log.open_txns.items(), key=lambda item: item[0]):
             txn = known_transaction(view, tp, producer_id)
-            reason = _hanging_reason(txn, now, late_ms, blocks=tp in blocked)
+            reason = _hanging_reason(txn, now, late_ms, blocks=tp in blocked_tps)
             if reason is not None:
                 producer = log.producers[producer_id]
                 yield HangingTransaction(
@@ -205,33 +209,29 @@ def transaction_history(
     if since is not None:
         check_integer("since", since)
     view, objects, keys = connection.view(), connection.objects, connection.keys
-    deleted = tuple(connection.chains.boundaries())
-    ranges = newest([state.sequence for state in view.states], limit, deleted)
-    entries = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
-    happened_by_chain: dict[int, list[HistoryEntry]] = {}
-    complete, cut_by_limit = all(numbers.start <= 1 for numbers in ranges), set(range(len(ranges)))
-    for chain_and_sequence, entry_and_size in zip(
-        entries,
-        connection.pool.map(lambda chain_and_sequence: read_entry(objects, keys, *chain_and_sequence), entries),
-        strict=True,
-    ):
+    deleted_up_to = tuple(connection.chains.boundaries())
+    ranges = newest([state.sequence for state in view.states], limit, deleted_up_to)
+    places = [(chain, sequence) for chain, sequences in enumerate(ranges) for sequence in sequences]
+    entries_by_chain: dict[int, list[HistoryEntry]] = {}
+    complete, cut_by_limit = all(sequences.start <= 1 for sequences in ranges), set(range(len(ranges)))
+    results = connection.pool.map(lambda place: read_entry(objects, keys, *place), places)
+    for (chain, sequence), entry_and_size in zip(places, results, strict=True):
         if entry_and_size is None:
             complete = False
             continue
-        if since is not None and entry_and_size[0].timestamp < since:
-            complete = False
-            cut_by_limit.discard(chain_and_sequence[0])  # The limit omits only entries from before ``since``.
-            continue
         entry = entry_and_size[0]
-        happened = HistoryEntry(
-            chain_and_sequence[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals
+        if since is not None and entry.timestamp < since:
+            complete = False
+            cut_by_limit.discard(chain)  # The limit omits only entries from before ``since``.
+            continue
+        entries_by_chain.setdefault(chain, []).append(
+            HistoryEntry(chain, sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals)
         )
-        happened_by_chain.setdefault(chain_and_sequence[0], []).append(happened)
-    steps = steps_of(transactional_id, happened_by_chain)
+    steps = steps_of(transactional_id, entries_by_chain)
     if not steps:
         _existing_transaction(view, transactional_id)
-    limited = any(ranges[chain].start > deleted[chain] + 1 for chain in cut_by_limit)
-    return TransactionHistory(transactional_id, tuple(steps), complete, deleted, limited)
+    limited = any(ranges[chain].start > deleted_up_to[chain] + 1 for chain in cut_by_limit)
+    return TransactionHistory(transactional_id, tuple(steps), complete, deleted_up_to, limited)
 
 
 # Changing -------------------------------------------------------------------------------------------------------------
