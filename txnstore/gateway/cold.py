@@ -99,15 +99,15 @@ class ColdBatches:
         """
         batch_keys = [_batch_key(topic, isolation, part) for part in parts]
         while True:
-            cached = self._find(batch_keys[0], position)
-            if cached is not None:
-                return cached
-            running = self._running.get(batch_keys[0])
-            if running is None:
+            cached_stretch = self._find(batch_keys[0], position)
+            if cached_stretch is not None:
+                return cached_stretch
+            running_read = self._running.get(batch_keys[0])
+            if running_read is None:
                 break
-            await asyncio.wait({running})  # If it fails, or has other records of the batch, this call reads them.
-        joined = takewhile(self._may_join, zip(parts[1:], batch_keys[1:], strict=True))
-        batch_keys = [batch_keys[0], *([] if is_large(parts[0]) else [name for _, name in joined])]
+            await asyncio.wait({running_read})  # If it fails, or has other records of the batch, this call reads them.
+        joined_slices = takewhile(self._may_join, zip(parts[1:], batch_keys[1:], strict=True))
+        batch_keys = [batch_keys[0], *([] if is_large(parts[0]) else [key for _, key in joined_slices])]
         task = asyncio.get_running_loop().create_task(self._read(topic, batch_keys, parts[: len(batch_keys)], position))
         self._running.update(dict.fromkeys(batch_keys, task))
         task.add_done_callback(partial(self._on_read_end, batch_keys))
@@ -128,15 +128,15 @@ class ColdBatches:
         self, topic: CatalogTopic, batch_keys: Sequence[Hashable], parts: Sequence[Slice], position: int
     ) -> Stretch:
         """Read and encode slices in a thread, within the memory for decoded rows, and cache the result."""
-        reserved = self._memory.new_reservation()
+        reservation = self._memory.new_reservation()
         try:
-            await reserved.add(min(_EXPANSION * sum(part.batch.size for part in parts), _DECODED_BYTES))
+            await reservation.add(min(_EXPANSION * sum(part.batch.size for part in parts), _DECODED_BYTES))
             call = partial(_encode_slices, self._services.connection, self._objects_with_room(), topic, parts, position)
-            first, limit, batches = await self._services.in_thread(call)
+            first_offset, limit, batches = await self._services.in_thread(call)
         finally:
-            reserved.release()
+            reservation.release()
         count = sum(part.batch.base_offset < limit for part in parts)
-        stretch = Stretch(tuple(batch_keys[:count]), first, limit, batches)
+        stretch = Stretch(tuple(batch_keys[:count]), first_offset, limit, batches)
         self._insert(stretch)
         return stretch
 
@@ -205,9 +205,9 @@ def _encode(
         return position, limit, _encode_batches(table, topic, [part]) if table is not None else ()
     # Whole batches, as Kafka returns them: a consumer skips what is before its position.
     whole_slices = [whole_batch(part.tp, part.batch) for part in parts]
-    pending = [connection.pool.submit(partial(open_slice, objects, part, columns)) for part in whole_slices[1:]]
-    opened = [open_slice(objects, whole_slices[0], columns), *(other.result() for other in pending)]
-    table = read_together(opened, columns)
+    openings = [connection.pool.submit(partial(open_slice, objects, part, columns)) for part in whole_slices[1:]]
+    opened_slices = [open_slice(objects, whole_slices[0], columns), *(opening.result() for opening in openings)]
+    table = read_together(opened_slices, columns)
     return whole_slices[0].start, whole_slices[-1].limit, _encode_batches(table, topic, whole_slices)
 
 
@@ -232,9 +232,9 @@ def _encode_batches(table: pa.Table, topic: CatalogTopic, parts: Sequence[Slice]
     offsets = records["_offset"].to_numpy()
     batches: list[EncodedBatch] = []
     for (at_append, _), group in groupby(parts, partial(_append_time, topic)):
-        same_time = [*group]
-        first, limit = np.searchsorted(offsets, [same_time[0].start, same_time[-1].limit]).tolist()
-        batches += to_batches(records.slice(first, limit - first), append_time=at_append)
+        group_slices = [*group]
+        first_row, row_limit = np.searchsorted(offsets, [group_slices[0].start, group_slices[-1].limit]).tolist()
+        batches += to_batches(records.slice(first_row, row_limit - first_row), append_time=at_append)
     return batches
 
 

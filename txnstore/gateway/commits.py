@@ -93,11 +93,12 @@ class Commits:
     def _start(self) -> None:
         """Begin a commit for each lane that waits and has none under way."""
         self._starting = False
-        busy = set(self._running.values())
-        for lane_key in [lane_key for lane_key in self._waiting if lane_key not in busy][: _THREADS - len(busy)]:
+        busy_lanes = set(self._running.values())
+        due_lanes = [lane_key for lane_key in self._waiting if lane_key not in busy_lanes]
+        for lane_key in due_lanes[: _THREADS - len(busy_lanes)]:
             lane = self._waiting.pop(lane_key)
             lane.taken.set()
-            commands = [each for each in lane.waiting if not each.future.done()]
+            commands = [command for command in lane.waiting if not command.future.done()]
             self.commits += 1
             self.commands += len(commands)
             task = asyncio.get_running_loop().create_task(self._commit(commands))
@@ -126,9 +127,9 @@ class Commits:
             _LOG.error("the commit of requests failed", exc_info=error, extra={"error": repr(error)})
         self._start()
 
-    async def _commit(self, taken: list[_WaitingCommand]) -> None:
+    async def _commit(self, waiting_commands: list[_WaitingCommand]) -> None:
         """Submit commands together in a thread, and give each caller its answer or error, also if this is cancelled."""
-        commands = [(command.command, command.principal) for command in taken]
+        commands = [(command.command, command.principal) for command in waiting_commands]
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.run_in_executor(self._threads, self._submit_all, commands)
@@ -137,7 +138,7 @@ class Commits:
             if not isinstance(error, Exception):
                 raise
         finally:
-            for command, answer in zip(taken, answers, strict=True):
+            for command, answer in zip(waiting_commands, answers, strict=True):
                 future = command.future
                 if future.done():
                     continue

@@ -77,18 +77,20 @@ class Fetch:
         deadline = loop.time() + max_wait / 1000
         max_bytes = min(field_value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
         await self._services.freshness.recent(_OUTDATED)  # First: names are those of the topics that are read then.
-        partitions = [await self._resolve(topic, each, client) for topic in body.topics for each in topic.partitions]
+        partitions = [
+            await self._resolve(topic, partition, client) for topic in body.topics for partition in topic.partitions
+        ]
         view = await self._services.view_with(lambda view: not _is_behind(view, partitions))
         with self._services.freshness.waiting():
             while True:
                 async with client.room.grant(max_bytes) as granted_bytes:
                     results, size, is_final = await self._read_all(view, partitions, isolation, granted_bytes)
-                remaining = deadline - loop.time()
-                if is_final or size >= body.min_bytes or remaining <= 0:
+                remaining_seconds = deadline - loop.time()
+                if is_final or size >= body.min_bytes or remaining_seconds <= 0:
                     if not size:
                         self._services.freshness.request_poll()
                     return self._response(request, results)
-                await self._services.freshness.wait_for_change(view, remaining)
+                await self._services.freshness.wait_for_change(view, remaining_seconds)
                 view = self._services.freshness.view
 
     async def _resolve(self, topic: Any, partition: Any, client: Client) -> _RequestedPartition:
@@ -146,10 +148,10 @@ class Fetch:
             raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {requested.tp}")
         check_offset(requested.tp, log, isolation, requested.offset)
         size, data = 0, list[bytes]()
-        end = log.read_limit(isolation)
-        available = min(max_bytes, requested.max_bytes)
-        if requested.offset < end and (is_first or available > 0):  # Else no batch would fit.
-            data, size = await self._records(view, requested, topic, log, isolation, available, is_first=is_first)
+        end_offset = log.read_limit(isolation)
+        available_bytes = min(max_bytes, requested.max_bytes)
+        if requested.offset < end_offset and (is_first or available_bytes > 0):  # Else no batch would fit.
+            data, size = await self._records(view, requested, topic, log, isolation, available_bytes, is_first=is_first)
         return {
             "partition_index": requested.tp.partition,
             "error_code": ErrorCode.none,
@@ -244,10 +246,10 @@ class Fetch:
         return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses}
 
 
-def _gap_batches(first: int, limit: int) -> list[bytes]:
-    """The control batches that stand for the offsets from ``first`` up to ``limit``."""
-    starts = range(first, limit, MAX_DELTA)
-    return [gap_batch(start, min(start + MAX_DELTA, limit) - 1) for start in starts]
+def _gap_batches(first_offset: int, offset_limit: int) -> list[bytes]:
+    """The control batches that stand for the offsets from ``first_offset`` up to ``offset_limit``."""
+    starts = range(first_offset, offset_limit, MAX_DELTA)
+    return [gap_batch(start, min(start + MAX_DELTA, offset_limit) - 1) for start in starts]
 
 
 def _is_behind(view: View, partitions: Sequence[_RequestedPartition]) -> bool:
@@ -255,7 +257,7 @@ def _is_behind(view: View, partitions: Sequence[_RequestedPartition]) -> bool:
 
     Refused without a look at the heads, a consumer would start again at an end of the log.
     """
-    logs = ((view.partition(each.tp), each.offset) for each in partitions if each.topic is not None)
+    logs = ((view.partition(partition.tp), partition.offset) for partition in partitions if partition.topic is not None)
     return any(log is None or offset > log.high_watermark for log, offset in logs)
 
 

@@ -83,12 +83,12 @@ def check_frame(data: bytes) -> Frame:
     start = read_start(data)
     walk = _Walk(data, MOST_PRODUCED_VALUES if start.api == Api.PRODUCE else MOST_VALUES)
     try:
-        at = _request_step(start.api, start.version)(walk, 0)
+        position = _request_step(start.api, start.version)(walk, 0)
     except (struct.error, IndexError):
-        at = len(data) + 1
+        position = len(data) + 1
     except MalformedRequestError as error:
         raise MalformedRequestError(f"{_description(data, start)}: {error}") from None
-    if at > len(data):  # Bytes may follow, as librdkafka sends them after Metadata: brokers allow it.
+    if position > len(data):  # Bytes may follow, as librdkafka sends them after Metadata: brokers allow it.
         raise MalformedRequestError(f"{_description(data, start)}: it ends in the middle of a field")
     return Frame(data, start, walk.values * VALUE_SIZE)
 
@@ -120,23 +120,23 @@ class _Walk:
         if self.values > self._max_values:
             raise MalformedRequestError(f"it has more than {self._max_values} values")
 
-    def varint(self, at: int) -> tuple[int, int]:
+    def varint(self, position: int) -> tuple[int, int]:
         """A number of variable size, less than 2³¹ as in Kafka, and the position behind it."""
-        byte = self.data[at]
+        byte = self.data[position]
         if byte < 0x80:
-            return byte, at + 1
+            return byte, position + 1
         number = shift = 0
         while byte >= 0x80:
             number |= (byte & 0x7F) << shift
             shift += 7
             if shift > 28:  # Five groups of seven bits hold any length.
                 raise MalformedRequestError("a length has more than five bytes")
-            at += 1
-            byte = self.data[at]
+            position += 1
+            byte = self.data[position]
         number |= byte << shift
         if number >= 1 << 31:
             raise MalformedRequestError(f"a length is {number}")
-        return number, at + 1
+        return number, position + 1
 
 
 #: Passes a field, or several: takes its position, and returns the one behind it.
@@ -163,26 +163,26 @@ class _FieldType(NamedTuple):
 def _request_step(api: int, version: int) -> _Step:
     schema: Any = load_request_schema(api, version)
     header, body = _entity_type(schema.__header_schema__).step, _entity_type(schema).step
-    return lambda walk, at: body(walk, header(walk, at))
+    return lambda walk, position: body(walk, header(walk, position))
 
 
 @cache
 def _entity_type(schema: Any) -> _FieldType:
     """The type of a message, or of an item with fields: untagged fields in order, then the tagged ones."""
     hints = typing.get_type_hints(schema)
-    ordered, tagged = list[_FieldType](), dict[int, _Step]()
+    untagged_types, tagged_steps = list[_FieldType](), dict[int, _Step]()
     for field in dataclasses.fields(schema):
         # Kafka has the client's id in the old form in all versions of the header.
         is_flexible = schema.__flexible__ and field.name != "client_id"
         kind = _field_type(field, hints[field.name], is_flexible=is_flexible)
         if (tag := field.metadata.get("tag")) is None:
-            ordered.append(kind)
+            untagged_types.append(kind)
         else:
-            tagged[tag] = kind.step
+            tagged_steps[tag] = kind.step
     if schema.__flexible__:
-        ordered.append(_FieldType(_tagged_step(tagged), min_size=1, values=len(tagged)))
-    min_size, values = sum(kind.min_size for kind in ordered), 1 + sum(kind.values for kind in ordered)
-    return _FieldType(_sequence_step(ordered), min_size, values, all(kind.is_fixed for kind in ordered))
+        untagged_types.append(_FieldType(_tagged_step(tagged_steps), min_size=1, values=len(tagged_steps)))
+    min_size, values = sum(kind.min_size for kind in untagged_types), 1 + sum(kind.values for kind in untagged_types)
+    return _FieldType(_sequence_step(untagged_types), min_size, values, all(kind.is_fixed for kind in untagged_types))
 
 
 def _sequence_step(kinds: list[_FieldType]) -> _Step:
@@ -199,10 +199,10 @@ def _sequence_step(kinds: list[_FieldType]) -> _Step:
     if fixed_size:
         steps.append(_fixed_step(fixed_size))
 
-    def step(walk: _Walk, at: int) -> int:
-        for each in steps:
-            at = each(walk, at)
-        return at
+    def step(walk: _Walk, position: int) -> int:
+        for pass_field in steps:
+            position = pass_field(walk, position)
+        return position
 
     return step
 
@@ -212,7 +212,7 @@ def _field_type(field: dataclasses.Field[Any], hint: Any, *, is_flexible: bool) 
     arguments, name = typing.get_args(hint), field.name
     is_nullable = type(None) in arguments
     if is_nullable:
-        (hint,) = (each for each in arguments if each is not type(None))
+        (hint,) = (argument for argument in arguments if argument is not type(None))
     if typing.get_origin(hint) is tuple:
         item = _item_type(field, typing.get_args(hint)[0], is_flexible=is_flexible, is_nullable=False)
         return _array_type(item, name, is_flexible=is_flexible, is_nullable=is_nullable)
@@ -237,19 +237,19 @@ def _item_type(field: dataclasses.Field[Any], hint: Any, *, is_flexible: bool, i
 
 
 def _fixed_step(size: int) -> _Step:
-    return lambda _, at: at + size
+    return lambda _, position: position + size
 
 
 def _bytes_step(name: str, size: int, *, is_nullable: bool) -> _Step:
     """Return the step over a string or bytes with a fixed-width length of ``size`` bytes."""
     unpack = _NUMBERS[size].unpack_from
 
-    def step(walk: _Walk, at: int) -> int:
-        (length,) = unpack(walk.data, at)
-        at += size
-        if 0 <= length <= walk.size - at:
-            return at + int(length)
-        return _null_or_refuse(walk, at, length, name, is_nullable=is_nullable)
+    def step(walk: _Walk, position: int) -> int:
+        (length,) = unpack(walk.data, position)
+        position += size
+        if 0 <= length <= walk.size - position:
+            return position + int(length)
+        return _null_or_refuse(walk, position, length, name, is_nullable=is_nullable)
 
     return step
 
@@ -257,69 +257,71 @@ def _bytes_step(name: str, size: int, *, is_nullable: bool) -> _Step:
 def _compact_bytes_step(name: str, *, is_nullable: bool) -> _Step:
     """Return the step over a string or bytes with a varint length plus one; 0 is null."""
 
-    def step(walk: _Walk, at: int) -> int:
-        length, at = walk.varint(at)
-        if 0 < length <= walk.size - at + 1:
-            return at + length - 1
-        return _null_or_refuse(walk, at, length - 1, name, is_nullable=is_nullable)
+    def step(walk: _Walk, position: int) -> int:
+        length, position = walk.varint(position)
+        if 0 < length <= walk.size - position + 1:
+            return position + length - 1
+        return _null_or_refuse(walk, position, length - 1, name, is_nullable=is_nullable)
 
     return step
 
 
-def _null_or_refuse(walk: _Walk, at: int, number: int, name: str, *, is_nullable: bool, unit: str = "bytes") -> int:
+def _null_or_refuse(
+    walk: _Walk, position: int, length: int, name: str, *, is_nullable: bool, unit: str = "bytes"
+) -> int:
     """Pass a null where it is allowed; refuse any other length or count that the bytes do not hold."""
-    if number == -1:
+    if length == -1:
         if is_nullable:
-            return at
+            return position
         raise MalformedRequestError(f"{name} is null")
-    raise MalformedRequestError(f"{name} claims {number} {unit}, and {max(walk.size - at, 0)} bytes follow")
+    raise MalformedRequestError(f"{name} claims {length} {unit}, and {max(walk.size - position, 0)} bytes follow")
 
 
 def _array_type(item: _FieldType, name: str, *, is_flexible: bool, is_nullable: bool) -> _FieldType:
     """Return how to check an array: its count must fit into the rest of the frame before any item is read."""
     unpack, width = _NUMBERS[4].unpack_from, _NUMBERS[4].size
 
-    def step(walk: _Walk, at: int) -> int:
+    def step(walk: _Walk, position: int) -> int:
         if is_flexible:
-            count, at = walk.varint(at)
+            count, position = walk.varint(position)
             count -= 1
         else:
-            (count,) = unpack(walk.data, at)
-            at += width
-        if not 0 <= count * item.min_size <= walk.size - at:
-            return _null_or_refuse(walk, at, count, name, is_nullable=is_nullable, unit="items")
+            (count,) = unpack(walk.data, position)
+            position += width
+        if not 0 <= count * item.min_size <= walk.size - position:
+            return _null_or_refuse(walk, position, count, name, is_nullable=is_nullable, unit="items")
         walk.count(count * item.values)
         if item.is_fixed:
-            return at + count * item.min_size
+            return position + count * item.min_size
         for _ in range(count):
-            at = item.step(walk, at)
-        return at
+            position = item.step(walk, position)
+        return position
 
     return _FieldType(step, min_size=1 if is_flexible else width)
 
 
 def _nullable_step(entity: _Step) -> _Step:
-    return lambda walk, at: at + 1 if walk.data[at] == _NULL_ENTITY else entity(walk, at + 1)
+    return lambda walk, position: position + 1 if walk.data[position] == _NULL_ENTITY else entity(walk, position + 1)
 
 
 def _tagged_step(steps_by_tag: dict[int, _Step]) -> _Step:
     """Return a step that passes tagged fields (KIP-482), which ascend, and whose lengths must be right."""
 
-    def step(walk: _Walk, at: int) -> int:
-        if walk.data[at] == 0:
-            return at + 1
-        count, at = walk.varint(at)
-        last = -1
+    def step(walk: _Walk, position: int) -> int:
+        if walk.data[position] == 0:
+            return position + 1
+        count, position = walk.varint(position)
+        last_tag = -1
         for _ in range(count):
-            tag, at = walk.varint(at)
-            if tag <= last or tag not in steps_by_tag:
+            tag, position = walk.varint(position)
+            if tag <= last_tag or tag not in steps_by_tag:
                 raise MalformedRequestError(f"a field has the tag {tag}")
-            last = tag
-            length, at = walk.varint(at)
-            end = at + length
-            at = steps_by_tag[tag](walk, at)
-            if at != end:
+            last_tag = tag
+            length, position = walk.varint(position)
+            end = position + length
+            position = steps_by_tag[tag](walk, position)
+            if position != end:
                 raise MalformedRequestError(f"the field of tag {tag} does not take its {length} bytes")
-        return at
+        return position
 
     return step

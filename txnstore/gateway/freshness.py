@@ -30,10 +30,10 @@ RECENT = 1.0
 class _Arrival:
     """The time of a request's arrival, by the clock of the loop, and the newest view then; None once it is handled."""
 
-    __slots__ = ("at", "view")
+    __slots__ = ("arrived_at", "view")
 
-    def __init__(self, at: float, view: View) -> None:
-        self.at, self.view = at, cast("View | None", view)
+    def __init__(self, arrived_at: float, view: View) -> None:
+        self.arrived_at, self.view = arrived_at, cast("View | None", view)
 
 
 #: The arrival of the request under way. Timers and tasks that a handler starts have it as well, but not the view.
@@ -110,7 +110,7 @@ class Freshness:
     async def since_request(self) -> View:
         """Return a view read after the request under way arrived; at most one look at the heads per request."""
         arrival = _ARRIVAL.get()
-        return self.view if arrival is not None and self._refreshed_at >= arrival.at else await self.head()
+        return self.view if arrival is not None and self._refreshed_at >= arrival.arrived_at else await self.head()
 
     async def unblocked(self, view: View, producer_ids: Collection[int]) -> View:
         """Abort abandoned transactions of these producers, and return a view without them.
@@ -134,10 +134,10 @@ class Freshness:
             return self.view
         finally:
             self._running = None
-            waiting, self._next = self._next, None
-            if waiting is not None:
+            next_look, self._next = self._next, None
+            if next_look is not None:
                 self._running = self._loop.create_task(self._refresh())
-                self._running.add_done_callback(lambda task: _copy_result(task, waiting))
+                self._running.add_done_callback(lambda task: _copy_result(task, next_look))
 
     # Waiting for changes ----------------------------------------------------------------------------------------------
 
@@ -178,10 +178,10 @@ class Freshness:
             self._poller = self._loop.create_task(self._poll())
             self._poller.add_done_callback(report_failure)
 
-    async def wait_for_change(self, since: View, seconds: float) -> None:
-        """Wait until the view differs from ``since``, for at most ``seconds``."""
+    async def wait_for_change(self, known_view: View, seconds: float) -> None:
+        """Wait until the view differs from ``known_view``, for at most ``seconds``."""
         changed = self._view_changed
-        if self.view is not since or seconds <= 0:
+        if self.view is not known_view or seconds <= 0:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

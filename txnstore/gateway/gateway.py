@@ -240,16 +240,18 @@ async def _ended_before(work: Awaitable[None], deadline: float) -> bool:
 
 def _max_connections() -> int:
     """The most connections that the limit of open files allows; raise that limit as far as possible."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or soft < hard):
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit != resource.RLIM_INFINITY and (hard_limit == resource.RLIM_INFINITY or soft_limit < hard_limit):
         wanted_files = _MAX_CONNECTIONS + _OTHER_FILES
-        raised_limit = max(soft, wanted_files if hard == resource.RLIM_INFINITY else min(hard, wanted_files))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (raised_limit, hard))
-        soft = raised_limit
+        raised_limit = max(
+            soft_limit, wanted_files if hard_limit == resource.RLIM_INFINITY else min(hard_limit, wanted_files)
+        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised_limit, hard_limit))
+        soft_limit = raised_limit
     return (
         _MAX_CONNECTIONS
-        if soft == resource.RLIM_INFINITY
-        else max(min(_MAX_CONNECTIONS, soft - _OTHER_FILES), _MIN_CONNECTIONS)
+        if soft_limit == resource.RLIM_INFINITY
+        else max(min(_MAX_CONNECTIONS, soft_limit - _OTHER_FILES), _MIN_CONNECTIONS)
     )
 
 

@@ -52,14 +52,14 @@ def versions_fields(apis: Iterable[Api], code: ErrorCode = ErrorCode.none) -> Fi
         for api in sorted(apis)
     ]
     features = [{"name": name, "min_version": 0, "max_version": level} for name, level in _FEATURES.items()]
-    finalized = [
+    finalized_features = [
         {"name": name, "min_version_level": level, "max_version_level": level} for name, level in _FEATURES.items()
     ]
     return {
         "error_code": code,
         "api_keys": api_keys,
         "supported_features": features,
-        "finalized_features": finalized,
+        "finalized_features": finalized_features,
         "finalized_features_epoch": 0,
     }
 
@@ -83,26 +83,27 @@ class Metadata:
 
     async def metadata(self, request: Request, client: Client) -> Fields | ResponseBuilder:
         """Return the gateways, and topics with the leaders of their partitions."""
-        requested, with_operations = field_value(request.body, "topics"), _wants_operations(request, "topic")
+        requested_topics, with_operations = field_value(request.body, "topics"), _wants_operations(request, "topic")
         topics: list[CatalogTopic | Fields]
-        if requested is None or (request.version == 0 and not requested):
+        if requested_topics is None or (request.version == 0 and not requested_topics):
             view = await self._services.freshness.recent()
             topics = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, client)]
         else:
-            distinct = {
-                (field_value(each, "name"), field_value(each, "topic_id")): each for each in requested
+            distinct_topics = {
+                (field_value(requested, "name"), field_value(requested, "topic_id")): requested
+                for requested in requested_topics
             }  # Each once, as in Kafka.
-            topics = [await self._resolve(each, request, client) for each in distinct.values()]
+            topics = [await self._resolve(requested, request, client) for requested in distinct_topics.values()]
         cluster = {**self._cluster(self._listed_nodes(client)), **self._cluster_operations(request, client)}
 
         def build() -> Fields:
-            described = [
+            topics_fields = [
                 self._topic_fields(topic, client, with_operations=with_operations)
                 if isinstance(topic, CatalogTopic)
                 else topic
                 for topic in topics
             ]
-            return {**cluster, "topics": described}
+            return {**cluster, "topics": topics_fields}
 
         partitions = sum(topic.partitions for topic in topics if isinstance(topic, CatalogTopic))
         return build if partitions > MOST_AT_ONCE else build()
@@ -144,23 +145,31 @@ class Metadata:
             raise RefusedError(ErrorCode.topic_authorization_failed, f"{name!r} may not be created")
         topic = new_topic(self._services.connection.runtime, name, self._services.properties.num_partitions)
         try:
-            created: CatalogTopic = await self._services.commits.submit(CreateTopic(topic), client.principal)
+            created_topic: CatalogTopic = await self._services.commits.submit(CreateTopic(topic), client.principal)
         except TopicExistsError:  # Another request has created it meanwhile.
             return (await self._services.freshness.head()).find_topic(name)
-        return created
+        return created_topic
 
     def _topic_fields(
-        self, topic: CatalogTopic, client: Client, *, with_operations: bool, first: int = 0, count: int | None = None
+        self,
+        topic: CatalogTopic,
+        client: Client,
+        *,
+        with_operations: bool,
+        first_partition: int = 0,
+        count: int | None = None,
     ) -> Fields:
-        """Return the fields of a topic with ``count`` of its partitions from ``first`` on; None: all."""
+        """Return the fields of a topic with ``count`` of its partitions from ``first_partition`` on; None: all."""
         operations = operations_of(self._services, client, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
-        stop = None if count is None else first + count
+        end_partition = None if count is None else first_partition + count
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
             "topic_id": topic_uuid(topic),
             "is_internal": False,
-            "partitions": [self._partition(topic.name, number) for number in range(topic.partitions)[first:stop]],
+            "partitions": [
+                self._partition(topic.name, number) for number in range(topic.partitions)[first_partition:end_partition]
+            ],
             "topic_authorized_operations": operations,
         }
 
@@ -182,33 +191,34 @@ class Metadata:
 
     async def describe_topic_partitions(self, request: Request, client: Client) -> Fields:
         """Describe topics page by page (KIP-966), with what other gateways have changed."""
-        cursor, left = request.body.cursor, min(max(1, request.body.response_partition_limit), MOST_AT_ONCE)
+        cursor = request.body.cursor
+        partitions_left = min(max(1, request.body.response_partition_limit), MOST_AT_ONCE)
         if cursor is not None and cursor.partition_index < 0:  # Kafka refuses the whole request.
-            requested = {each.name for each in request.body.topics}
-            refused = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
-            return {"topics": [{"name": name, **refused} for name in sorted(requested)], "next_cursor": None}
+            requested_names = {topic.name for topic in request.body.topics}
+            refusal = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
+            return {"topics": [{"name": name, **refusal} for name in sorted(requested_names)], "next_cursor": None}
         view = await self._services.freshness.since_request()
-        names = sorted({each.name for each in request.body.topics})
+        names = sorted({topic.name for topic in request.body.topics})
         if not names:
             names = sorted(name for name in view.topics if self._is_visible(name, client))
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]
         topics: list[Mapping[str, Any]] = []
         for name in names:
-            first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-            topic = await self._topic_or_error(name, client, first, left)
+            first_partition = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+            topic = await self._topic_or_error(name, client, first_partition, partitions_left)
             topics.append(topic)
-            partitions = len(topic["partitions"])
-            left -= partitions
-            if left <= 0:
-                next_cursor = {"topic_name": name, "partition_index": first + partitions}
+            count = len(topic["partitions"])
+            partitions_left -= count
+            if partitions_left <= 0:
+                next_cursor = {"topic_name": name, "partition_index": first_partition + count}
                 return {"topics": topics, "next_cursor": next_cursor}
         return {"topics": topics, "next_cursor": None}
 
-    async def _topic_or_error(self, name: str, client: Client, first: int, count: int) -> Mapping[str, Any]:
+    async def _topic_or_error(self, name: str, client: Client, first_partition: int, count: int) -> Mapping[str, Any]:
         try:
             topic = await self._find(name, client, may_create=False)
-            return self._topic_fields(topic, client, with_operations=True, first=first, count=count)
+            return self._topic_fields(topic, client, with_operations=True, first_partition=first_partition, count=count)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}

@@ -142,8 +142,8 @@ class MetricsServer:
             writer.transport.abort()  # Without effect once it is closed.
 
     def _response(self, head: bytes) -> bytes:
-        method, _, rest = head.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
+        method, _, target_and_version = head.partition(b" ")
+        path = target_and_version.partition(b" ")[0].partition(b"?")[0]
         if method not in {b"GET", b"HEAD"} or path != b"/metrics":
             return b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         body = self._text().encode()

@@ -43,16 +43,16 @@ class Offsets:
         level = field_value(request.body, "isolation_level", 0)
         isolation = Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
         counts = Counter(
-            (topic.name, each.partition_index) for topic in request.body.topics for each in topic.partitions
+            (topic.name, partition.partition_index) for topic in request.body.topics for partition in topic.partitions
         )
         topics = []
         for topic in request.body.topics:  # As in Kafka, a partition that is named twice is refused, once.
-            distinct = {each.partition_index: each for each in topic.partitions}.values()
+            distinct_partitions = {partition.partition_index: partition for partition in topic.partitions}.values()
             results = [
-                await self._list(view, topic.name, each, isolation, request, client)
-                if counts[topic.name, each.partition_index] == 1
-                else _without_offset(each.partition_index, ErrorCode.invalid_request)
-                for each in distinct
+                await self._list(view, topic.name, partition, isolation, request, client)
+                if counts[topic.name, partition.partition_index] == 1
+                else _without_offset(partition.partition_index, ErrorCode.invalid_request)
+                for partition in distinct_partitions
             ]
             topics.append({"name": topic.name, "partitions": results})
         return {"topics": topics}
@@ -109,7 +109,9 @@ class Offsets:
         topics = [
             {
                 "topic": topic.topic,
-                "partitions": [self._end_of_epoch(view, topic.topic, each, client) for each in topic.partitions],
+                "partitions": [
+                    self._end_of_epoch(view, topic.topic, partition, client) for partition in topic.partitions
+                ],
             }
             for topic in request.body.topics
         ]

@@ -18,5 +18,9 @@ NO_OPERATIONS = -(2**31)
 
 def operations_of(services: Services, client: Client, resource_type: ResourceType, name: str) -> int:
     """The operations that the client may do on a resource: a bit for each."""
-    allowed = [each for each in OPERATIONS[resource_type] if services.may(client, Right(each, resource_type, (name,)))]
-    return sum(1 << OPERATION_CODES[each] for each in allowed)
+    allowed_operations = [
+        operation
+        for operation in OPERATIONS[resource_type]
+        if services.may(client, Right(operation, resource_type, (name,)))
+    ]
+    return sum(1 << OPERATION_CODES[operation] for operation in allowed_operations)

@@ -184,8 +184,8 @@ class Peers:
                 if node not in self._foreign:
                     self._foreign.add(node)
                     _LOG.error("a peer serves another store", extra={"address": node.address})
-        alive = {node for node, at in self._last_answers.items() if now - at < _DEAD_AFTER} | {self.own}
-        live = tuple(sorted(alive))
+        answering = {node for node, answered_at in self._last_answers.items() if now - answered_at < _DEAD_AFTER}
+        live = tuple(sorted(answering | {self.own}))
         if live != self.live:
             _LOG.info("live gateways changed", extra={"gateways": [node.address for node in live]})
             self.live = live

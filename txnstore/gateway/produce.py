@@ -131,15 +131,11 @@ class Produce:
 
     async def produce(self, request: Request, client: Client) -> Awaitable[Fields | None]:
         """Stage the batches of a request; the response follows when they are committed."""
-        body = request.body
-        parts = [
-            (
-                topic,
-                [(each, await self._stage(request, topic, each, client)) for each in topic.partition_data],
-            )
-            for topic in body.topic_data
-        ]
-        return self._respond(request, parts, client)
+        topics = []
+        for topic in request.body.topic_data:
+            partitions = topic.partition_data
+            topics.append((topic, [(part, await self._stage(request, topic, part, client)) for part in partitions]))
+        return self._respond(request, topics, client)
 
     async def _stage(self, request: Request, topic: Any, partition: Any, client: Client) -> StagedBatch | Exception:
         """Check a batch and stage it; returns the error that refuses it."""
@@ -152,43 +148,45 @@ class Produce:
                 self._services.check(client, write_topics([name]))
             catalog_topic = await self._services.find(name, field_value(topic, "topic_id"), partition.index)
             self._services.check(client, write_topics([catalog_topic.name]))
-            catalog_topic, raw = await self._check_batch(catalog_topic, partition.records or b"")
-            if raw.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
+            catalog_topic, raw_batch = await self._check_batch(catalog_topic, partition.records or b"")
+            if raw_batch.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
                 raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
             transactional_id = body.transactional_id
-            if raw.is_transactional and transactional_id is None:
+            if raw_batch.is_transactional and transactional_id is None:
                 msg = "a batch of a transaction came without a transactional id"
                 raise RefusedError(ErrorCode.transactional_id_authorization_failed, msg)
             if transactional_id is not None:
                 self._services.check(client, write_id(transactional_id))
-            session = self._client_identity(raw, transactional_id if raw.is_transactional else None)
+            session = self._client_identity(raw_batch, transactional_id if raw_batch.is_transactional else None)
             tp = TopicPartition(catalog_topic.name, partition.index)
-            if raw.producer_id >= 0:
-                self._repetitions.check(_producer_partition(raw, tp), raw.base_sequence)
-            is_v1 = raw.is_transactional and request.version < PRODUCE_V2
-            producer = await self._transaction_identity(session, raw, tp) if is_v1 else session
+            if raw_batch.producer_id >= 0:
+                self._repetitions.check(_producer_partition(raw_batch, tp), raw_batch.base_sequence)
+            is_v1 = raw_batch.is_transactional and request.version < PRODUCE_V2
+            producer = await self._transaction_identity(session, raw_batch, tp) if is_v1 else session
         except (TxnStoreError, RefusedError) as error:
             return error
-        appended = asyncio.get_running_loop().create_future()
-        staged = StagedBatch(catalog_topic, tp, raw, producer, session if is_v1 else None, client.principal, appended)
-        self._staged.append(staged)
-        if raw.producer_id >= 0:
-            self._unanswered.setdefault(staged.sender, []).append(staged)
-            appended.add_done_callback(partial(self._on_answer, staged))
+        outcome = asyncio.get_running_loop().create_future()
+        batch = StagedBatch(
+            catalog_topic, tp, raw_batch, producer, session if is_v1 else None, client.principal, outcome
+        )
+        self._staged.append(batch)
+        if raw_batch.producer_id >= 0:
+            self._unanswered.setdefault(batch.sender, []).append(batch)
+            outcome.add_done_callback(partial(self._on_answer, batch))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
-        return staged
+        return batch
 
     async def _check_batch(self, topic: CatalogTopic, records: bytes) -> tuple[CatalogTopic, RawBatch]:
         """Check a batch; return it and the version of the topic by which it is not too large."""
         try:
             return topic, check_produced(records, self._max_bytes(writer_of(topic).config))
         except BatchTooLargeError:
-            newest = newest_version(await self._services.freshness.since_request(), topic)
-            if newest == topic:
+            newest_topic = newest_version(await self._services.freshness.since_request(), topic)
+            if newest_topic == topic:
                 raise
-            return newest, check_produced(records, self._max_bytes(writer_of(newest).config))
+            return newest_topic, check_produced(records, self._max_bytes(writer_of(newest_topic).config))
 
     async def _transaction_identity(
         self, session: ProducerIdentity, raw: RawBatch, tp: TopicPartition
@@ -220,245 +218,245 @@ class Produce:
             while self._staged:
                 # Earlier, a conversion would have fewer batches, which would only wait for their entry.
                 await self._services.commits.taken()
-                taken = self._take_staged()
+                batches = self._take_staged()
                 self.flushes += 1
                 try:
-                    refusals, count = await self._services.in_thread(partial(self._prepare, taken))
+                    refusals, count = await self._services.in_thread(partial(self._prepare, batches))
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
-                    refusals, count = dict.fromkeys(range(len(taken)), error), len(taken)
-                if await self._adopt_newer_versions(taken, refusals):
-                    self._staged[:0] = taken
+                    refusals, count = dict.fromkeys(range(len(batches)), error), len(batches)
+                if await self._adopt_newer_versions(batches, refusals):
+                    self._staged[:0] = batches
                     continue
                 self.batches += count
-                self._staged[:0] = taken[count:]
-                for number, staged in enumerate(taken[:count]):
-                    if number in refusals:
-                        self._fail(staged, refusals[number])
-                    elif not _is_refused(staged):
-                        self._commit(staged)
+                self._staged[:0] = batches[count:]
+                for index, batch in enumerate(batches[:count]):
+                    if index in refusals:
+                        self._fail(batch, refusals[index])
+                    elif not _is_refused(batch):
+                        self._commit(batch)
         finally:
             self._flusher = None
 
-    async def _adopt_newer_versions(self, taken: Sequence[StagedBatch], refusals: dict[int, Exception]) -> bool:
+    async def _adopt_newer_versions(self, batches: Sequence[StagedBatch], refusals: dict[int, Exception]) -> bool:
         """Give refused batches the newest version of their topic; return whether one differs and may accept them.
 
         If the heads or a version cannot be read, or the topic was deleted, that error replaces the refusal.
         """
-        refused = [number for number, error in refusals.items() if _depends_on_topic(error)]
-        if not refused:
+        refused_indexes = [index for index, error in refusals.items() if _depends_on_topic(error)]
+        if not refused_indexes:
             return False
         try:
             view = await self._services.freshness.head()
         except Exception as error:  # noqa: BLE001 - The clients of these batches get it; most repeat them.
-            refusals.update(dict.fromkeys(refused, error))
+            refusals.update(dict.fromkeys(refused_indexes, error))
             return False
         differs = False
-        for number in refused:
-            staged = taken[number]
+        for index in refused_indexes:
+            batch = batches[index]
             try:
-                newest = newest_version(view, staged.topic)
-                writer_of(newest)  # If it cannot be read, the preparation would fail for all batches.
+                newest_topic = newest_version(view, batch.topic)
+                writer_of(newest_topic)  # If it cannot be read, the preparation would fail for all batches.
             except TxnStoreError as error:
-                refusals[number] = error
+                refusals[index] = error
             else:
-                differs |= newest != staged.topic
-                staged.topic = newest
+                differs |= newest_topic != batch.topic
+                batch.topic = newest_topic
         return differs
 
     def _take_staged(self) -> list[StagedBatch]:
         """Take the staged batches of the next flush, up to 32 MiB, at least one."""
         size, count = 0, 0
-        for staged in self._staged:
-            size += len(staged.raw.data)
+        for batch in self._staged:
+            size += len(batch.raw.data)
             if count and size > _MAX_FLUSH_BYTES:
                 break
             count += 1
-        taken = self._staged[:count]
+        batches = self._staged[:count]
         del self._staged[:count]
-        return taken
+        return batches
 
-    def _prepare(self, taken: Sequence[StagedBatch]) -> tuple[dict[int, Exception], int]:
+    def _prepare(self, batches: Sequence[StagedBatch]) -> tuple[dict[int, Exception], int]:
         """Convert the records, and inline or upload them, in a thread.
 
         Returns:
             The errors by number of the batch, and the number of decoded batches: those behind need too much memory now.
         """
-        rows, refusals, count = _decode_rows(taken)
+        rows, refusals, count = _decode_rows(batches)
         groups: dict[tuple[str, int, int], list[int]] = {}
         chains = self._services.connection.view(refresh=False).chains
-        for number in rows:
-            staged = taken[number]
-            key = staged.topic.topic_id, staged.topic.version, chain_of_partition(staged.tp, chains)
-            groups.setdefault(key, []).append(number)
+        for index in rows:
+            batch = batches[index]
+            key = batch.topic.topic_id, batch.topic.version, chain_of_partition(batch.tp, chains)
+            groups.setdefault(key, []).append(index)
         uploads: list[list[int]] = []
-        for numbers in groups.values():
-            config = writer_of(taken[numbers[0]].topic).config
-            if sum(len(taken[number].raw.data) for number in numbers) <= config.inline_bytes:
+        for indexes in groups.values():
+            config = writer_of(batches[indexes[0]].topic).config
+            if sum(len(batches[index].raw.data) for index in indexes) <= config.inline_bytes:
                 # In a store with several chains each command may get an entry of its own, with all of its bytes.
-                ordered = sorted(numbers, key=lambda number: taken[number].tp.partition)
-                for shared in [ordered] if chains == 1 else [[number] for number in numbers]:
-                    self._encode(taken, rows, shared, refusals, inlined=True)
+                ordered_indexes = sorted(indexes, key=lambda index: batches[index].tp.partition)
+                for shared_indexes in [ordered_indexes] if chains == 1 else [[index] for index in indexes]:
+                    self._encode(batches, rows, shared_indexes, refusals, inlined=True)
             else:
-                uploads += _segment_groups(taken, numbers, config.segment_own_bytes)
+                uploads += _segment_groups(batches, indexes, config.segment_own_bytes)
         pool = self._services.connection.pool
-        tasks = [pool.submit(self._upload, taken, rows, numbers, refusals) for numbers in uploads[1:]]
-        for numbers in uploads[:1]:
-            self._upload(taken, rows, numbers, refusals)
+        tasks = [pool.submit(self._upload, batches, rows, indexes, refusals) for indexes in uploads[1:]]
+        for indexes in uploads[:1]:
+            self._upload(batches, rows, indexes, refusals)
         for task in tasks:
             task.result()
         return refusals, count
 
     def _upload(
         self,
-        taken: Sequence[StagedBatch],
+        batches: Sequence[StagedBatch],
         rows: Mapping[int, pa.Table],
-        numbers: Sequence[int],
+        indexes: Sequence[int],
         refusals: dict[int, Exception],
     ) -> None:
         """Encode batches as one segment and upload it; an error becomes the refusal of each."""
-        data = self._encode(taken, rows, numbers, refusals, inlined=False)
+        data = self._encode(batches, rows, indexes, refusals, inlined=False)
         if data is None:
             return
-        connection, first = self._services.connection, taken[numbers[0]]
-        assert first.new_batch is not None
-        key = first.new_batch.segment.object
+        connection, first_batch = self._services.connection, batches[indexes[0]]
+        assert first_batch.new_batch is not None
+        key, what = first_batch.new_batch.segment.object, f"a segment of {first_batch.tp.topic}"
         try:
             deliver(
-                connection.objects, connection.runtime, key, data, f"a segment of {first.tp.topic}", _UPLOAD_TIMEOUT,
+                connection.objects, connection.runtime, key, data, what, _UPLOAD_TIMEOUT,
                 lambda: False, connection.measurements.count_retry,
             )  # fmt: skip
         except TxnStoreError as error:
-            refusals.update(dict.fromkeys(numbers, error))
+            refusals.update(dict.fromkeys(indexes, error))
 
     def _encode(
         self,
-        taken: Sequence[StagedBatch],
+        batches: Sequence[StagedBatch],
         rows: Mapping[int, pa.Table],
-        numbers: Sequence[int],
+        indexes: Sequence[int],
         refusals: dict[int, Exception],
         *,
         inlined: bool,
     ) -> bytes | None:
         """Encode batches as one segment, and describe each; return its bytes, or None if they cannot be encoded."""
         connection = self._services.connection
-        writer = writer_of(taken[numbers[0]].topic)
-        parts = [(taken[number].tp, rows[number]) for number in numbers]
+        writer = writer_of(batches[indexes[0]].topic)
+        tables = [(batches[index].tp, rows[index]) for index in indexes]
         try:
-            encoded = encode_rows(connection.runtime, writer, parts, connection.chain.now(), inlined=inlined)
+            encoded_segment = encode_rows(connection.runtime, writer, tables, connection.chain.now(), inlined=inlined)
         except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
-            refusals.update(dict.fromkeys(numbers, error))
+            refusals.update(dict.fromkeys(indexes, error))
             return None
-        for number, new_batch in zip(numbers, encoded.batches, strict=True):
-            raw = taken[number].raw
+        for index, new_batch in zip(indexes, encoded_segment.batches, strict=True):
+            raw_batch = batches[index].raw
             # aiokafka numbers batches from 0 on though no producer id goes with the numbers; brokers look at neither.
-            sequence = raw.base_sequence if raw.producer_id >= 0 else NO_PRODUCER
-            taken[number].new_batch = replace(new_batch, base_sequence=sequence)
-        return encoded.data
+            sequence = raw_batch.base_sequence if raw_batch.producer_id >= 0 else NO_PRODUCER
+            batches[index].new_batch = replace(new_batch, base_sequence=sequence)
+        return encoded_segment.data
 
     # Commits ----------------------------------------------------------------------------------------------------------
 
-    def _commit(self, staged: StagedBatch) -> None:
-        assert staged.new_batch is not None
-        append = Append(staged.producer, (staged.new_batch,), added_only=staged.session is not None)
-        answer = staged.answer = self._services.commits.submit(append, staged.principal)
-        answer.add_done_callback(partial(self._on_commit, staged))
+    def _commit(self, batch: StagedBatch) -> None:
+        assert batch.new_batch is not None
+        append = Append(batch.producer, (batch.new_batch,), added_only=batch.session is not None)
+        answer = batch.answer = self._services.commits.submit(append, batch.principal)
+        answer.add_done_callback(partial(self._on_commit, batch))
 
-    def _on_commit(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
+    def _on_commit(self, batch: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
         """Hand the outcome of a commit to a batch; one that its session may explain is looked up first."""
         if answer.cancelled():
-            staged.appended.cancel()
+            batch.appended.cancel()
         elif (error := answer.exception()) is not None:
-            if isinstance(error, OUTDATED) and staged.session is not None:
-                self._look_up_refusal(staged, staged.session, error)
+            if isinstance(error, OUTDATED) and batch.session is not None:
+                self._look_up_refusal(batch, batch.session, error)
             else:
-                self._fail(staged, error)
+                self._fail(batch, error)
         else:
             (appended,) = answer.result()
-            if not staged.appended.done():
-                staged.appended.set_result(appended)
+            if not batch.appended.done():
+                batch.appended.set_result(appended)
             if not appended.duplicate and appended.base_offset >= 0:
-                self._keep_hot(staged, appended)
+                self._keep_hot(batch, appended)
 
-    def _fail(self, staged: StagedBatch, error: BaseException) -> None:
+    def _fail(self, batch: StagedBatch, error: BaseException) -> None:
         """Refuse a batch, and, if its client sends it again, those behind it, which it then repeats in order."""
-        _refuse(staged, error)
+        _refuse(batch, error)
         if not isinstance(error, _RETRIABLE):
             return
-        if staged.raw.producer_id >= 0:
-            self._repetitions.expect(staged.sender, staged.raw.base_sequence, error)
-        unanswered = self._unanswered.get(staged.sender, [])
-        for behind in unanswered[unanswered.index(staged) + 1 :] if staged in unanswered else ():
-            if behind.answer is None or behind.answer.cancel():  # No commit has taken it.
-                _refuse(behind, error)
+        if batch.raw.producer_id >= 0:
+            self._repetitions.expect(batch.sender, batch.raw.base_sequence, error)
+        unanswered = self._unanswered.get(batch.sender, [])
+        for later_batch in unanswered[unanswered.index(batch) + 1 :] if batch in unanswered else ():
+            if later_batch.answer is None or later_batch.answer.cancel():  # No commit has taken it.
+                _refuse(later_batch, error)
 
-    def _on_answer(self, staged: StagedBatch, _: asyncio.Future[Appended]) -> None:
-        unanswered = self._unanswered[staged.sender]
-        unanswered.remove(staged)
+    def _on_answer(self, batch: StagedBatch, _: asyncio.Future[Appended]) -> None:
+        unanswered = self._unanswered[batch.sender]
+        unanswered.remove(batch)
         if not unanswered:
-            del self._unanswered[staged.sender]
+            del self._unanswered[batch.sender]
 
-    def _look_up_refusal(self, staged: StagedBatch, session: ProducerIdentity, error: Exception) -> None:
+    def _look_up_refusal(self, batch: StagedBatch, session: ProducerIdentity, error: Exception) -> None:
         """Refuse a batch of a transaction that may have ended at another gateway since the batch came."""
 
         async def look_up() -> None:
             try:
-                await self._services.sessions.check_current(session, staged.producer)
+                await self._services.sessions.check_current(session, batch.producer)
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
-                self._fail(staged, refusal)
+                self._fail(batch, refusal)
             else:
-                _refuse(staged, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
+                _refuse(batch, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
 
         task = asyncio.get_running_loop().create_task(look_up())
         self._look_ups.add(task)
         task.add_done_callback(report_failure)
         task.add_done_callback(self._look_ups.discard)
 
-    def _keep_hot(self, staged: StagedBatch, appended: Appended) -> None:
-        append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None
-        if staged.topic.schema is not None or not (staged.has_times or append_time is not None):
+    def _keep_hot(self, batch: StagedBatch, appended: Appended) -> None:
+        append_time = appended.timestamp if writer_of(batch.topic).config.append_time else None
+        if batch.topic.schema is not None or not (batch.has_times or append_time is not None):
             return  # The stored batch differs from the sent one, and all readers must get the same.
-        data = at_offset(staged.raw, appended.base_offset, append_time=append_time)
-        self._hot.add(staged.topic.topic_id, staged.tp.partition, appended.base_offset, appended.limit, data)
+        data = at_offset(batch.raw, appended.base_offset, append_time=append_time)
+        self._hot.add(batch.topic.topic_id, batch.tp.partition, appended.base_offset, appended.limit, data)
 
     # Responses --------------------------------------------------------------------------------------------------------
 
     async def _respond(
         self,
         request: Request,
-        parts: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]],
+        topics: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]],
         client: Client,
     ) -> Fields | None:
         """Wait for all batches of a request, and return its response; None for acks=0."""
         responses = []
-        failed: BaseException | None = None
-        for topic, partitions in parts:
+        last_error: BaseException | None = None
+        for topic, partitions in topics:
             answers = []
             name, topic_id = field_value(topic, "name", ""), field_value(topic, "topic_id")
-            for partition, staged in partitions:
+            for partition, batch in partitions:
                 try:
-                    if isinstance(staged, Exception):
-                        raise staged
-                    answers.append(self._success_fields(partition.index, staged, await staged.appended))
+                    if isinstance(batch, Exception):
+                        raise batch
+                    answers.append(self._success_fields(partition.index, batch, await batch.appended))
                 except asyncio.CancelledError:
                     raise
                 except Exception as error:  # noqa: BLE001 - The client gets its code.
-                    failed = error
+                    last_error = error
                     answers.append(refusal := _refusal_fields(partition.index, error, request.version))
                     if isinstance(error, BatchError):
                         _log_refusal(error, refusal["error_code"], name or str(topic_id), partition.index, client)
             responses.append({"name": name, "topic_id": topic_id, "partition_responses": answers})
         if request.body.acks == 0:
-            if failed is not None:
+            if last_error is not None:
                 # The text of a refusal may have a value of a record, which no log has.
-                reason = "a batch was refused" if isinstance(failed, BatchError) else failed
+                reason = "a batch was refused" if isinstance(last_error, BatchError) else last_error
                 raise ConnectionAbortedError(f"a request with acks=0 failed: {reason}")
             return None
         return {"responses": responses}
 
-    def _success_fields(self, index: int, staged: StagedBatch, appended: Appended) -> Fields:
+    def _success_fields(self, index: int, batch: StagedBatch, appended: Appended) -> Fields:
         """Return the fields of an appended batch; the append time unless its records have times of their own."""
-        log = self._services.freshness.view.partition(staged.tp)
-        append_time = writer_of(staged.topic).event_time is None
+        log = self._services.freshness.view.partition(batch.tp)
+        append_time = writer_of(batch.topic).event_time is None
         return {
             "index": index,
             "error_code": ErrorCode.none,
@@ -482,7 +480,10 @@ def _refusal_fields(index: int, error: Exception, version: int) -> Fields:
         "base_offset": -1,
         "log_append_time": None,
         "log_start_offset": -1,
-        "record_errors": [{"batch_index": each.index, "batch_index_error_message": str(each)} for each in records],
+        "record_errors": [
+            {"batch_index": record_error.index, "batch_index_error_message": str(record_error)}
+            for record_error in records
+        ],
         "error_message": message_of(error),
     }
 
@@ -491,7 +492,7 @@ def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int,
     """Log a refused batch. Only its client gets the whole text, which may have values of records."""
     extra = {
         "client": client.host, "topic": topic, "partition": partition, "reason": code.name,
-        "records": [each.index for each in error.record_errors[:_MAX_LOGGED_RECORDS]],
+        "records": [record_error.index for record_error in error.record_errors[:_MAX_LOGGED_RECORDS]],
     }  # fmt: skip
     _LOG.info("a batch was refused", extra=extra)
 
@@ -501,9 +502,9 @@ def _depends_on_topic(error: Exception) -> bool:
     return isinstance(error, InvalidRecordError | RecordTooLargeError)
 
 
-def _is_refused(staged: StagedBatch) -> bool:
+def _is_refused(batch: StagedBatch) -> bool:
     """Whether a batch was refused; that of a disconnected client was only cancelled, and is appended."""
-    return staged.appended.done() and not staged.appended.cancelled()
+    return batch.appended.done() and not batch.appended.cancelled()
 
 
 def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
@@ -511,27 +512,27 @@ def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
     return raw.producer_id, raw.producer_epoch, tp
 
 
-def _refuse(staged: StagedBatch, error: BaseException) -> None:
+def _refuse(batch: StagedBatch, error: BaseException) -> None:
     """Fail the future of a batch."""
-    if not staged.appended.done():
-        staged.appended.set_exception(error)
-        staged.appended.exception()  # A client that has closed its connection does not ask for it.
+    if not batch.appended.done():
+        batch.appended.set_exception(error)
+        batch.appended.exception()  # A client that has closed its connection does not ask for it.
 
 
-def _decode_rows(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
+def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
     """Decode batches into rows of the stored schemas of their topics, by number; and the errors of the others.
 
     Also return the number of decoded batches: at least one, without those at the end that need too much memory.
     """
-    keyed = {number for number, staged in enumerate(taken) if _needs_keys(writer_of(staged.topic))}
-    decoded = to_table([staged.raw for staged in taken], keyed=keyed)
+    keyed_batches = {index for index, batch in enumerate(batches) if _needs_keys(writer_of(batch.topic))}
+    decoded_records = to_table([batch.raw for batch in batches], keyed_batches=keyed_batches)
     rows: dict[int, pa.Table] = {}
-    refusals: dict[int, Exception] = dict(decoded.errors)
-    for number, staged in enumerate(taken[: len(decoded.counts)]):
-        if number in refusals:
+    refusals: dict[int, Exception] = dict(decoded_records.errors)
+    for index, batch in enumerate(batches[: len(decoded_records.counts)]):
+        if index in refusals:
             continue
-        table, writer = decoded.rows(number), writer_of(staged.topic)
-        staged.has_times = not table["timestamp"].null_count
+        table, writer = decoded_records.rows(index), writer_of(batch.topic)
+        batch.has_times = not table["timestamp"].null_count
         try:
             if writer.schema is not None:
                 _check_headers(table)
@@ -539,12 +540,12 @@ def _decode_rows(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dic
                 if writer.config.compacts and writer.key_column is not None:
                     check_keyed(table, writer.key_column)
                 check_values(writer, table)  # Its size was checked as it came.
-            rows[number] = table
+            rows[index] = table
         except SchemaMismatchError as error:
-            refusals[number] = InvalidBatchError(str(error))
+            refusals[index] = InvalidBatchError(str(error))
         except TxnStoreError as error:
-            refusals[number] = error
-    return rows, refusals, len(decoded.counts)
+            refusals[index] = error
+    return rows, refusals, len(decoded_records.counts)
 
 
 def _needs_keys(writer: TopicWriter) -> bool:
@@ -555,13 +556,13 @@ def _needs_keys(writer: TopicWriter) -> bool:
 def _check_headers(table: pa.Table) -> None:
     """Refuse headers, which a typed topic has no place for: they would vanish."""
     with_headers = pc.greater(pc.fill_null(pc.list_value_length(table["headers"]), 0), 0).to_pylist()
-    refused = [
+    record_errors = [
         RecordError(row, "it has headers, which a topic with a schema does not store")
         for row, has_headers in enumerate(with_headers)
         if has_headers
     ]
-    if refused:
-        raise InvalidBatchError.of_records(refused)
+    if record_errors:
+        raise InvalidBatchError.of_records(record_errors)
 
 
 def _segment_groups(
@@ -572,20 +573,20 @@ def _segment_groups(
     A batch of at least `own_segment_bytes` gets its own segment, first in the result: the longest uploads start first.
     Smaller ones, ordered by partition, share segments of up to 8 MiB.
     """
-    own: list[list[int]] = []
-    shared: list[list[int]] = []
+    own_groups: list[list[int]] = []
+    shared_groups: list[list[int]] = []
     size = 0
     for position in sorted(positions, key=lambda position: (batches[position].tp.partition, position)):
         length = len(batches[position].raw.data)
         if length >= own_segment_bytes:
-            own.append([position])
+            own_groups.append([position])
             continue
         if not size or size + length > _MAX_SHARED_BYTES:
-            shared.append([])
+            shared_groups.append([])
             size = 0
-        shared[-1].append(position)
+        shared_groups[-1].append(position)
         size += length
-    return [*own, *shared]
+    return [*own_groups, *shared_groups]
 
 
 def writer_of(topic: CatalogTopic) -> TopicWriter:

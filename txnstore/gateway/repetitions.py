@@ -46,9 +46,11 @@ class Repetitions:
         """Note that the batch with this first sequence was refused, and that its client repeats it."""
         now = self._clock()
         if len(self._refused) > _CLEANUP_THRESHOLD:
-            self._refused = {each: refused for each, refused in self._refused.items() if now < refused.expires_at}
-        earlier = self._refused.get(sender)
-        if earlier is None or now >= earlier.expires_at or not _is_behind(sequence, earlier.sequence):
+            self._refused = {
+                key: refused_batch for key, refused_batch in self._refused.items() if now < refused_batch.expires_at
+            }
+        earlier_batch = self._refused.get(sender)
+        if earlier_batch is None or now >= earlier_batch.expires_at or not _is_behind(sequence, earlier_batch.sequence):
             self._refused[sender] = _Refused(sequence, copy(error), now + _RETRY_SECONDS)
 
     def check(self, sender: ProducerPartition, sequence: int) -> None:
@@ -57,11 +59,11 @@ class Repetitions:
         Raises:
             Exception: The error of the batch to repeat, if this one is behind it.
         """
-        refused = self._refused.get(sender)
-        if refused is None:
+        refused_batch = self._refused.get(sender)
+        if refused_batch is None:
             return
-        if self._clock() < refused.expires_at and _is_behind(sequence, refused.sequence):
-            raise copy(refused.error)
+        if self._clock() < refused_batch.expires_at and _is_behind(sequence, refused_batch.sequence):
+            raise copy(refused_batch.error)
         del self._refused[sender]
 
 

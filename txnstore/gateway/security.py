@@ -174,9 +174,9 @@ def _tls_fault(certificate: Path, key: Path) -> str:
         return f"{error.filename} cannot be read: {error.strerror}"
     if parts_of_certificate == {_KEY} and parts_of_key == {_CERTIFICATE}:
         return "the former is a key and the latter a certificate: they are swapped"
-    for path, parts, wanted in ((certificate, parts_of_certificate, _CERTIFICATE), (key, parts_of_key, _KEY)):
-        if wanted not in parts:
-            return f"{path} has no {wanted} in PEM" + "".join(f", but a {other}" for other in sorted(parts))
+    for path, parts, wanted_part in ((certificate, parts_of_certificate, _CERTIFICATE), (key, parts_of_key, _KEY)):
+        if wanted_part not in parts:
+            return f"{path} has no {wanted_part} in PEM" + "".join(f", but a {part}" for part in sorted(parts))
     return ""
 
 

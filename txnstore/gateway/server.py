@@ -204,11 +204,11 @@ class Server:
         The loop calls this before anything continues that waited for bytes, or for the storage. What has arrived
         meanwhile is read by then, or, if the wait for it was interrupted, in the next turn of the loop, before a timer.
         """
-        seconds, used = loop.time() - self._checked_at, time.process_time() - self._processor_time
+        seconds, processor_seconds = loop.time() - self._checked_at, time.process_time() - self._processor_time
         if seconds > _SUSPENSION:
             changing = [task for task, connection in self._connections.items() if connection.is_changing]
             extra = {"connections": len(self._connections), "closed": len(changing), "ms": int(seconds * 1000)}
-            if used > _CLOCK_INTERVAL:  # It was busy: a suspended process uses no processor time.
+            if processor_seconds > _CLOCK_INTERVAL:  # It was busy: a suspended process uses no processor time.
                 _LOG.warning("giving up what changes the store: the event loop of the gateway stood still", extra=extra)
             else:
                 _LOG.warning("giving up what changes the store: the gateway was suspended", extra=extra)
@@ -313,10 +313,10 @@ class Server:
         api = Api(start.api)
         if not (client.authenticated or api in _BEFORE_AUTHENTICATION):
             raise MalformedRequestError(f"a request of {api.name} before the client has authenticated")
-        first, last = VERSIONS[api]
-        is_known = first <= start.version <= last or (api is Api.API_VERSIONS and start.version > last)
+        oldest, newest = VERSIONS[api]
+        is_known = oldest <= start.version <= newest or (api is Api.API_VERSIONS and start.version > newest)
         if not is_known:
-            msg = f"a request of {api.name} in version {start.version}; this gateway has versions {first} to {last}"
+            msg = f"a request of {api.name} in version {start.version}; this gateway has versions {oldest} to {newest}"
             raise MalformedRequestError(msg)
         max_bytes = MAX_REQUEST_BYTES if api is Api.PRODUCE else MAX_OTHER_BYTES
         if size > (max_bytes if client.authenticated else MAX_UNAUTHENTICATED_BYTES):
@@ -484,27 +484,27 @@ class _Connection:
         self._is_reading, is_stale = True, self._stream.was_stale
         if not START_SIZE <= size <= MAX_REQUEST_BYTES:
             raise MalformedRequestError(f"a request of {size} bytes; the largest has {MAX_REQUEST_BYTES}")
-        first = await self._read(min(size, AHEAD), reservation)  # Not counted: small requests never wait.
-        start = read_start(first)
+        first_bytes = await self._read(min(size, AHEAD), reservation)  # Not counted: small requests never wait.
+        start = read_start(first_bytes)
         self._server.check_start(start, size, self._client)
         self._api = start.api
         if is_stale and start.api not in _SAFE_AFTER_SUSPENSION:
             raise SuspendedError
         if size > AHEAD or start.api == Api.PRODUCE:
-            await reservation.add(len(first))
-        if size == len(first):
-            return start, first
-        chunks, rest = [first], size - len(first)
+            await reservation.add(len(first_bytes))
+        if size == len(first_bytes):
+            return start, first_bytes
+        chunks, bytes_left = [first_bytes], size - len(first_bytes)
         clock, preferred_at = asyncio.get_running_loop().time, None
-        while rest:
+        while bytes_left:
             if reservation.exceeds_share:
                 preferred_at = preferred_at or clock()
                 if clock() - preferred_at > PREFERRED_TIME:
                     raise SlowClientError(f"others wait while it sends a request of {size} bytes")
-            chunk = await self._read(min(rest, CHUNK), reservation)
+            chunk = await self._read(min(bytes_left, CHUNK), reservation)
             await reservation.add(len(chunk))
             chunks.append(chunk)
-            rest -= len(chunk)
+            bytes_left -= len(chunk)
         return start, b"".join(chunks)
 
     async def _read_prefix(self) -> bytes:
@@ -681,6 +681,6 @@ def _keep_alive(transport: asyncio.Transport) -> None:
     connected = transport.get_extra_info("socket")
     if connected is not None:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, number in _PROBES.items():
+        for name, value in _PROBES.items():
             if hasattr(socket, name):
-                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

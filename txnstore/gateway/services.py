@@ -114,11 +114,11 @@ def newest_version(view: View, topic: CatalogTopic) -> CatalogTopic:
     Raises:
         UnknownTopicOrPartitionError: It was deleted, also if another topic has its name now.
     """
-    newest = view.topics.get(topic.name)
-    if newest is None or newest.topic_id != topic.topic_id:
-        msg = f"topic {topic.name!r} was deleted{'' if newest is None else ' and created again'}"
+    newest_topic = view.topics.get(topic.name)
+    if newest_topic is None or newest_topic.topic_id != topic.topic_id:
+        msg = f"topic {topic.name!r} was deleted{'' if newest_topic is None else ' and created again'}"
         raise UnknownTopicOrPartitionError(f"{msg}; records for the old topic are refused")
-    return newest
+    return newest_topic
 
 
 def topic_uuid(topic: CatalogTopic) -> UUID:
@@ -159,11 +159,11 @@ def _topics_by_id(catalog: _CatalogKey) -> dict[UUID | None, CatalogTopic]:
     return {topic_uuid(topic): topic for topic in catalog.topics.values()}
 
 
-def check_leader_epoch(current: int) -> None:
+def check_leader_epoch(current_epoch: int) -> None:
     """Check the leader epoch that a client knows: each partition has one, which never changes.
 
     Raises:
         RefusedError: The epoch is a later one (UNKNOWN_LEADER_EPOCH).
     """
-    if current > LEADER_EPOCH:
-        raise RefusedError(ErrorCode.unknown_leader_epoch, f"there is no leader epoch {current} yet")
+    if current_epoch > LEADER_EPOCH:
+        raise RefusedError(ErrorCode.unknown_leader_epoch, f"there is no leader epoch {current_epoch} yet")

@@ -51,10 +51,10 @@ class Sessions:
         known_identity = _identity_or_none(identity_in, self._freshness.view_at_arrival, client)
         if known_identity is not None:
             return known_identity
-        newest = await self._identity_at_heads(client)
-        if newest != client:
-            raise EndedMeanwhileError(f"{newest} was not known when this request arrived")
-        return newest
+        newest_identity = await self._identity_at_heads(client)
+        if newest_identity != client:
+            raise EndedMeanwhileError(f"{newest_identity} was not known when this request arrived")
+        return newest_identity
 
     async def _identity_at_heads(self, client: ProducerIdentity) -> ProducerIdentity:
         """Return the identity of a client's open or next transaction at the heads; raises as :func:`identity_in`."""
@@ -104,20 +104,22 @@ class Sessions:
                 repeats the request, if it still waits for it.
             TxnStoreError: The end is refused.
         """
-        expected = _identity_or_none(identity_to_end, self._freshness.view_at_arrival, client)
-        await self._check_to_end(client, expected)
-        assert expected is not None
+        expected_identity = _identity_or_none(identity_to_end, self._freshness.view_at_arrival, client)
+        await self._check_to_end(client, expected_identity)
+        assert expected_identity is not None
         try:
-            ended: Ended = await self._commits.submit(EndTxn(expected, outcome, session=True), principal)
+            ended: Ended = await self._commits.submit(EndTxn(expected_identity, outcome, session=True), principal)
         except OUTDATED:
-            await self._check_to_end(client, expected)
+            await self._check_to_end(client, expected_identity)
             raise
         return ended
 
-    async def _check_to_end(self, client: ProducerIdentity, expected: ProducerIdentity | None) -> None:
-        newest = identity_to_end(await self._freshness.head(), client)
-        if newest != expected:
-            raise EndedMeanwhileError(f"{newest} has a transaction that was not known when this request arrived")
+    async def _check_to_end(self, client: ProducerIdentity, expected_identity: ProducerIdentity | None) -> None:
+        newest_identity = identity_to_end(await self._freshness.head(), client)
+        if newest_identity != expected_identity:
+            raise EndedMeanwhileError(
+                f"{newest_identity} has a transaction that was not known when this request arrived"
+            )
 
 
 def _identity_or_none(

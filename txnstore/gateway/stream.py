@@ -169,10 +169,10 @@ class Stream(asyncio.BufferedProtocol):
             ConnectionResetError: The connection is lost.
         """
         view = memoryview(data)
-        for at in range(0, len(view), _SLICE):
+        for position in range(0, len(view), _SLICE):
             if self.transport.is_closing():
                 raise ConnectionResetError("the connection is lost")
-            self.transport.write(view[at : at + _SLICE])
+            self.transport.write(view[position : position + _SLICE])
             waited = 0.0
             while self._writing_blocked and not self._closed.done():
                 self._unblocked = asyncio.get_running_loop().create_future()

@@ -45,10 +45,13 @@ class Transactions:
     async def init(self, request: Request, client: Client) -> Fields:
         """Grant a producer id and epoch; fence earlier instances of a transactional id."""
         body = request.body
-        expected = (field_value(body, "producer_id", NO_PRODUCER), field_value(body, "producer_epoch", NO_PRODUCER))
+        expected_identity = (
+            field_value(body, "producer_id", NO_PRODUCER),
+            field_value(body, "producer_epoch", NO_PRODUCER),
+        )
         without_producer = {"producer_id": NO_PRODUCER, "producer_epoch": NO_PRODUCER}
         try:
-            if (expected[0] < 0) != (expected[1] < 0):
+            if (expected_identity[0] < 0) != (expected_identity[1] < 0):
                 raise RefusedError(ErrorCode.invalid_request, "producer id and epoch must be given together")
             _check_id(body.transactional_id)
             if body.transactional_id is not None:
@@ -58,7 +61,7 @@ class Transactions:
                 InitProducer(
                     body.transactional_id,
                     timeout_ms if body.transactional_id is not None else None,
-                    expected if expected[0] >= 0 else None,
+                    expected_identity if expected_identity[0] >= 0 else None,
                 ),
                 client.principal,
             )
@@ -123,21 +126,23 @@ class Transactions:
     async def commit_offsets(self, request: Request, client: Client) -> Fields:
         """Commit offsets of a group with a transaction."""
         body, api = request.body, Api.TXN_OFFSET_COMMIT
-        checked = await self._offsets.check_offsets(body.topics, body.group_id, api, request.version, client)
-        offsets = tuple(offset for offset, _ in checked if offset is not None)
+        checked_offsets = await self._offsets.check_offsets(body.topics, body.group_id, api, request.version, client)
+        offsets = tuple(offset for offset, _ in checked_offsets if offset is not None)
         failure = ErrorCode.invalid_group_id if body.group_id == "" else None
         if offsets and failure is None:
             generation, member_id = field_value(body, "generation_id", -1), field_value(body, "member_id", "")
-            pending = TxnOffsets(body.group_id, offsets, generation, member_id, field_value(body, "group_instance_id"))
+            txn_offsets = TxnOffsets(
+                body.group_id, offsets, generation, member_id, field_value(body, "group_instance_id")
+            )
             producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
             try:
                 self._services.check(client, write_id(body.transactional_id))
                 is_v1 = request.version < TXN_OFFSET_COMMIT_V2
-                append = Append(producer, offsets=(pending,), added_only=is_v1)
+                append = Append(producer, offsets=(txn_offsets,), added_only=is_v1)
                 failure = await self._add_to_transaction(producer, append, request, client, is_v1=is_v1)
             except TxnStoreError as error:
                 failure = code_of(error, api, request.version)
-        return {"topics": commit_response_topics(body.topics, checked, failure)}
+        return {"topics": commit_response_topics(body.topics, checked_offsets, failure)}
 
     async def end(self, request: Request, client: Client) -> Fields:
         """Commit or abort a transaction."""

@@ -138,11 +138,11 @@ def field_value(message: Any, name: str, default: Any = None) -> Any:
 def build(schema: type, fields: Mapping[str, Any]) -> Any:
     """Build a message of a kio class: nested mappings become messages, milliseconds become durations, and so on."""
     values = {}
-    for name, (convert, missing) in _fields_of(schema).items():
+    for name, (convert, value_if_missing) in _fields_of(schema).items():
         if name in fields:
             values[name] = convert(fields[name])
-        elif missing is not _USES_DEFAULT:
-            values[name] = missing
+        elif value_if_missing is not _USES_DEFAULT:
+            values[name] = value_if_missing
     return schema(**values)
 
 
@@ -156,9 +156,9 @@ def _fields_of(schema: type) -> dict[str, tuple[_Convert, Any]]:
     hints = typing.get_type_hints(schema)
     conversions = {}
     for field in dataclasses.fields(schema):
-        convert, missing = _conversion(hints[field.name])
+        convert, value_if_missing = _conversion(hints[field.name])
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        conversions[field.name] = convert, _USES_DEFAULT if has_default else missing
+        conversions[field.name] = convert, _USES_DEFAULT if has_default else value_if_missing
     return conversions
 
 
@@ -166,8 +166,8 @@ def _conversion(hint: Any) -> tuple[_Convert, Any]:
     """Return the conversion of a value to this type, and the value that stands for a missing one."""
     arguments = typing.get_args(hint)
     if type(None) in arguments:
-        (inner,) = (each for each in arguments if each is not type(None))
-        convert, _ = _conversion(inner)
+        (inner_type,) = (argument for argument in arguments if argument is not type(None))
+        convert, _ = _conversion(inner_type)
         return (lambda item: None if item is None else convert(item)), None
     if typing.get_origin(hint) is tuple:
         convert, _ = _conversion(arguments[0])

@@ -212,7 +212,7 @@ def test_a_timestamp_outside_of_the_years(moment: int) -> None:
 def test_a_compacted_topic_needs_keys() -> None:
     sent = kafka_batch([(0, 0, b"k", b"a", []), (1, 0, None, b"b", []), (2, 0, b"", b"c", []), (3, 0, None, b"d", [])])
     assert decode(sent, sent).errors == {}
-    decoded = decode(sent, GOOD, sent, keyed=[1, 2])
+    decoded = decode(sent, GOOD, sent, keyed_batches=[1, 2])
     assert [*decoded.errors] == [2]
     assert decoded.errors[2].kafka_code == 87
     assert [(error.index, error.message) for error in decoded.errors[2].record_errors] == [
@@ -232,7 +232,7 @@ def test_the_name_of_a_header_is_text(before: int) -> None:
 
 
 def test_the_list_of_refused_records_is_short() -> None:
-    decoded = decode(kafka_batch([(n, 0, None, b"", []) for n in range(1000)]), keyed=[0])
+    decoded = decode(kafka_batch([(n, 0, None, b"", []) for n in range(1000)]), keyed_batches=[0])
     assert len(decoded.errors[0].record_errors) == 100
 
 

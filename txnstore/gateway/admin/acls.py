@@ -120,8 +120,8 @@ class Filter:
         return acl.resource_name in (name, ANY_NAME)
 
 
-def _unless_any(number: int) -> int | None:
-    return None if number == _ANY else number
+def _unless_any(code: int) -> int | None:
+    return None if code == _ANY else code
 
 
 class AclRules:
@@ -172,10 +172,10 @@ class AclRules:
             except (TxnStoreError, RefusedError) as error:
                 acls.append(None)
                 results.append(error_fields(error, Api.CREATE_ACLS, request.version))
-        valid = tuple(acl for acl in acls if acl is not None)
-        if valid:
+        valid_acls = tuple(acl for acl in acls if acl is not None)
+        if valid_acls:
             try:
-                await self._change(ChangeAcls(created=valid), client)
+                await self._change(ChangeAcls(created=valid_acls), client)
             except (TxnStoreError, RefusedError) as error:
                 failure = error_fields(error, Api.CREATE_ACLS, request.version)
                 results = [failure if acl is not None else result for acl, result in zip(acls, results, strict=True)]
@@ -190,22 +190,28 @@ class AclRules:
             acls = (await self._authorization()).sorted_acls
         except (TxnStoreError, RefusedError) as error:
             return {"filter_results": [{**error_fields(error, api, version), "matching_acls": ()}] * len(filters)}
-        matches: list[list[Acl] | RefusedError] = []
-        for each in filters:
+        acls_by_filter: list[list[Acl] | RefusedError] = []
+        for described_filter in filters:
             try:
-                acl_filter = Filter.of(each)
-                matches.append([acl for acl in acls if acl_filter.matches(acl)])
+                acl_filter = Filter.of(described_filter)
+                acls_by_filter.append([acl for acl in acls if acl_filter.matches(acl)])
             except RefusedError as error:
-                matches.append(error)
-        to_delete = dict.fromkeys(acl for matched in matches if isinstance(matched, list) for acl in matched)
-        failure: Fields | None = None
-        deleted: frozenset[Acl] = frozenset()
+                acls_by_filter.append(error)
+        to_delete = dict.fromkeys(
+            acl for found_acls in acls_by_filter if isinstance(found_acls, list) for acl in found_acls
+        )
+        failure_fields: Fields | None = None
+        deleted_acls: frozenset[Acl] = frozenset()
         if to_delete:
             try:
-                deleted = frozenset((await self._change(ChangeAcls(deleted=tuple(to_delete)), client)).deleted)
+                deleted_acls = frozenset((await self._change(ChangeAcls(deleted=tuple(to_delete)), client)).deleted)
             except (TxnStoreError, RefusedError) as error:
-                failure = error_fields(error, api, version)
-        return {"filter_results": [_filter_result(matched, deleted, failure, version) for matched in matches]}
+                failure_fields = error_fields(error, api, version)
+        return {
+            "filter_results": [
+                _filter_result(found_acls, deleted_acls, failure_fields, version) for found_acls in acls_by_filter
+            ]
+        }
 
     async def _change(self, command: ChangeAcls, client: Client) -> ChangedAcls:
         try:
@@ -232,13 +238,15 @@ class AclRules:
 
 
 def _filter_result(
-    matched: list[Acl] | RefusedError, deleted: Iterable[Acl], failure: Fields | None, version: int
+    found_acls: list[Acl] | RefusedError, deleted_acls: Iterable[Acl], failure_fields: Fields | None, version: int
 ) -> Fields:
-    if isinstance(matched, RefusedError):
-        return {**error_fields(matched, Api.DELETE_ACLS, version), "matching_acls": ()}
-    if failure is not None:
-        return {**failure, "matching_acls": ()}
-    return {"matching_acls": [{**_resource_fields(acl), **_acl_fields(acl)} for acl in matched if acl in deleted]}
+    if isinstance(found_acls, RefusedError):
+        return {**error_fields(found_acls, Api.DELETE_ACLS, version), "matching_acls": ()}
+    if failure_fields is not None:
+        return {**failure_fields, "matching_acls": ()}
+    return {
+        "matching_acls": [{**_resource_fields(acl), **_acl_fields(acl)} for acl in found_acls if acl in deleted_acls]
+    }
 
 
 def _resource_fields(acl: Acl) -> dict[str, Any]:
@@ -280,7 +288,7 @@ def _acl_from(message: Any) -> Acl:
     return acl
 
 
-def _name_of_code(names: dict[int, T], number: int, field_name: str) -> T:
-    if number not in names:
-        raise RefusedError(ErrorCode.invalid_request, f"Invalid {field_name} {number}: rules have {sorted(names)}")
-    return names[number]
+def _name_of_code(names: dict[int, T], code: int, field_name: str) -> T:
+    if code not in names:
+        raise RefusedError(ErrorCode.invalid_request, f"Invalid {field_name} {code}: rules have {sorted(names)}")
+    return names[code]

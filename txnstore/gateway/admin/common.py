@@ -83,13 +83,13 @@ async def alter_topic(
     """
     while True:
         topic = topic_of(await services.freshness.head(), name)
-        altered = change(topic)
-        check_table_location(services.connection.objects, altered, topic)
+        next_topic = change(topic)
+        check_table_location(services.connection.objects, next_topic, topic)
         if validate_only:
-            return altered
+            return next_topic
         try:
-            command = AlterTopic(altered, topic.version)
-            committed: CatalogTopic = await services.commits.submit(command, client.principal)
+            command = AlterTopic(next_topic, topic.version)
+            stored_topic: CatalogTopic = await services.commits.submit(command, client.principal)
         except TopicChangedError:
             continue  # Only after a change by another process, so the loop ends.
-        return committed
+        return stored_topic

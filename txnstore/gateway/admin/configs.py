@@ -159,8 +159,8 @@ def _topic_entry(setting: Setting, config: TopicConfig, properties: Properties) 
         sources.append((setting.name, config.explicit[setting.name], Source.TOPIC))
     if setting.name in _BROKER_NAMES:
         sources += _property_sources(_BROKER_NAMES[setting.name], properties, text_of(setting.default))
-    current = sources[0][1] if sources else text_of(setting.default)
-    return _Entry(setting.name, current, setting.type, tuple(sources), setting.help, read_only=False)
+    current_value = sources[0][1] if sources else text_of(setting.default)
+    return _Entry(setting.name, current_value, setting.type, tuple(sources), setting.help, read_only=False)
 
 
 def _property_sources(name: str, properties: Properties, default: str = "") -> list[tuple[str, str, Source]]:
@@ -245,12 +245,14 @@ class Configs:
         """Check that the name of a broker resource is the id of this gateway."""
         node_id = self._services.peers.own.node_id
         try:
-            number = int(name)
+            requested_id = int(name)
         except ValueError:
             msg = f"Broker id must be an integer, but it is: {name}"
             raise RefusedError(ErrorCode.invalid_request, msg) from None
-        if number != node_id:
-            raise RefusedError(ErrorCode.invalid_request, f"Unexpected broker id, expected {node_id}, not {number}")
+        if requested_id != node_id:
+            raise RefusedError(
+                ErrorCode.invalid_request, f"Unexpected broker id, expected {node_id}, not {requested_id}"
+            )
 
     # Altering ---------------------------------------------------------------------------------------------------------
 
@@ -266,11 +268,11 @@ class Configs:
         self, request: Request, client: Client, change: Callable[[Any, CatalogTopic], CatalogTopic]
     ) -> list[Fields]:
         """Apply a change to each resource of a request, concurrently; return a result for each."""
-        resources = {(each.resource_type, each.resource_name): each for each in request.body.resources}
-        duplicate_names = duplicates((each.resource_type, each.resource_name) for each in request.body.resources)
+        names = [(resource.resource_type, resource.resource_name) for resource in request.body.resources]
+        resources, duplicate_names = dict(zip(names, request.body.resources, strict=True)), duplicates(names)
         responses = [
-            self._alter(resource, change, request, client, is_repeated=key in duplicate_names)
-            for key, resource in resources.items()
+            self._alter(resource, change, request, client, is_repeated=name in duplicate_names)
+            for name, resource in resources.items()
         ]
         return await asyncio.gather(*responses)
 
@@ -310,7 +312,7 @@ class Configs:
             self._services.check(client, on_cluster("DESCRIBE_CONFIGS"))
             if request.version < 1:
                 return {"config_resources": ()}
-            kinds = {_kind(each) for each in request.body.resource_types} or set(ResourceKind)
+            kinds = {_kind(code) for code in request.body.resource_types} or set(ResourceKind)
         except RefusedError:
             return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
         except AuthorizationError as error:
@@ -334,11 +336,11 @@ _NOT_ALTERABLE = {
 }
 
 
-def _kind(number: int) -> ResourceKind:
+def _kind(code: int) -> ResourceKind:
     try:
-        return ResourceKind(number)
+        return ResourceKind(code)
     except ValueError:
-        raise RefusedError(ErrorCode.invalid_request, f"Unexpected resource type {number}") from None
+        raise RefusedError(ErrorCode.invalid_request, f"Unexpected resource type {code}") from None
 
 
 # Changes --------------------------------------------------------------------------------------------------------------
@@ -351,19 +353,17 @@ def _check_changes(configs: Sequence[Any]) -> None:
         raise RefusedError(
             ErrorCode.invalid_request, f"Error due to duplicate config keys: {', '.join(sorted(duplicate_names))}"
         )
-    without_value = [
-        config.name for config in configs if config.value is None and _operation(config) is not Change.DELETE
-    ]
-    if without_value:
-        raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without_value)}")
+    null_names = [config.name for config in configs if config.value is None and _operation(config) is not Change.DELETE]
+    if null_names:
+        raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(null_names)}")
 
 
 def _operation(config: Any) -> Change:
-    number = field_value(config, "config_operation", Change.SET)
+    code = field_value(config, "config_operation", Change.SET)
     try:
-        return Change(number)
+        return Change(code)
     except ValueError:
-        raise RefusedError(ErrorCode.invalid_request, f"Unknown operation type {number}") from None
+        raise RefusedError(ErrorCode.invalid_request, f"Unknown operation type {code}") from None
 
 
 def _only_deletes(configs: Sequence[Any]) -> bool:
@@ -373,7 +373,7 @@ def _only_deletes(configs: Sequence[Any]) -> bool:
 def _with_replaced(resource: Any, topic: CatalogTopic) -> CatalogTopic:
     defaults: dict[str, object] = dict.fromkeys(topic.config)
     return altered_topic(
-        topic, config=defaults | {each.name: each.value for each in resource.configs}, inert=INERT_NAMES
+        topic, config=defaults | {config.name: config.value for config in resource.configs}, inert=INERT_NAMES
     )
 
 
@@ -397,8 +397,8 @@ def _changed_list(config: Any, topic: CatalogTopic, operation: Change) -> str:
     if setting is None or setting.type != "LIST":
         msg = f"Can't {operation.name} to key {config.name} because its type is not LIST."
         raise RefusedError(ErrorCode.invalid_config, msg)
-    current = topic.config.get(config.name, text_of(setting.default))
-    items = [item for item in current.split(",") if item]
+    current_text = topic.config.get(config.name, text_of(setting.default))
+    items = [item for item in current_text.split(",") if item]
     changed_items = [item.strip() for item in config.value.split(",")]
     if operation is Change.APPEND:
         return ",".join(dict.fromkeys([*items, *changed_items]))
@@ -410,12 +410,14 @@ def _changed_list(config: Any, topic: CatalogTopic, operation: Change) -> str:
 
 def _broker_entries(services: Services, client: Client) -> list[_Entry]:
     """The settings that clients expect of a broker: its properties and the defaults of topics. All are read-only."""
-    own = services.peers.own
+    node = services.peers.own
     protocol = ("SASL_" if client.principal else "") + ("SSL" if services.peers.encrypted else "PLAINTEXT")
     entries = [
-        _fixed_entry("advertised.listeners", f"{protocol}://{own.address}", "LIST", "where clients reach this gateway"),
-        _fixed_entry("broker.id", str(own.node_id), "INT", "the number of this gateway"),
-        _fixed_entry("node.id", str(own.node_id), "INT", "the number of this gateway"),
+        _fixed_entry(
+            "advertised.listeners", f"{protocol}://{node.address}", "LIST", "where clients reach this gateway"
+        ),
+        _fixed_entry("broker.id", str(node.node_id), "INT", "the number of this gateway"),
+        _fixed_entry("node.id", str(node.node_id), "INT", "the number of this gateway"),
         _fixed_entry("log.dirs", services.connection.url, "STRING", "where the store is"),
         _default_entry("default.replication.factor", "1", "INT", "no effect: the storage replicates"),
         _default_entry("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),

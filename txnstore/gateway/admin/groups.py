@@ -78,14 +78,14 @@ class Groups:
         expired_members = self._services.connection.chains.ages.expired_members
 
         def describe() -> dict[str, Fields]:  # In a thread: it may read the age of an entry.
-            described: dict[str, Fields] = {}
+            fields_by_name: dict[str, Fields] = {}
             for name in names:
                 group = view.groups.get(name)
                 if group is not None and exists(group):
-                    described[name] = _stored_group_fields(
+                    fields_by_name[name] = _stored_group_fields(
                         name, group, {member for member, _ in expired_members(view.states, name)}
                     )
-            return described
+            return fields_by_name
 
         return await self._services.in_thread(describe)
 
@@ -98,10 +98,10 @@ class Groups:
             return [name for name in names if sees_all or services.may(client, _on_group("DESCRIBE", name))]
 
         own_chains = led_chains(services)
-        stored = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in own_chains]
-        groups_by_name = await self._describe_stored(view, stored)
-        loaded = self._classic.live()  # Newer than their state in the chain.
-        groups_by_name |= {name: loaded[name] for name in visible(loaded)}
+        stored_names = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in own_chains]
+        groups_by_name = await self._describe_stored(view, stored_names)
+        loaded_groups = self._classic.live()  # Newer than their state in the chain.
+        groups_by_name |= {name: loaded_groups[name] for name in visible(loaded_groups)}
         states = {name.lower() for name in field_value(request.body, "states_filter", ())}
         types = {name.lower() for name in field_value(request.body, "types_filter", ())}
         groups = [
@@ -116,28 +116,34 @@ class Groups:
     async def describe(self, request: Request, client: Client) -> Fields:
         """Describe groups and their members, in the form of the classic protocol."""
         view, names = await self._services.freshness.head(), list(dict.fromkeys(request.body.groups))
-        stored = await self._describe_stored(view, names)
+        stored_groups = await self._describe_stored(view, names)
         groups: list[Fields] = []
         for name in names:
             try:
                 self._services.check(client, _on_group("DESCRIBE", name))
-                groups.append(await self._describe(view, name, stored.get(name), request, client))
+                groups.append(await self._describe(view, name, stored_groups.get(name), request, client))
             except (TxnStoreError, RefusedError) as error:
                 groups.append({"group_id": name, **error_fields(error, Api.DESCRIBE_GROUPS, request.version)})
         return {"groups": groups}
 
-    async def _describe(self, view: View, name: str, stored: Fields | None, request: Request, client: Client) -> Fields:
+    async def _describe(
+        self, view: View, name: str, stored_fields: Fields | None, request: Request, client: Client
+    ) -> Fields:
         """Describe a classic group from its coordinator, or as the chain has it; DEAD if there is no such group."""
-        group, is_classic = stored, stored is not None and view.groups[name].kind == "classic"
+        fields, is_classic = stored_fields, stored_fields is not None and view.groups[name].kind == "classic"
         if is_classic or self._classic.state(name) is not None:  # Its coordinator is ahead of the chain.
-            described = await self._classic.describe(name)
-            group = stored if described["group_state"] is State.DEAD else described
-        if group is None or group["group_type"] != _CLASSIC:
-            absent = {"group_id": name, "group_state": State.DEAD}
+            live_fields = await self._classic.describe(name)
+            fields = stored_fields if live_fields["group_state"] is State.DEAD else live_fields
+        if fields is None or fields["group_type"] != _CLASSIC:
+            absent_fields = {"group_id": name, "group_state": State.DEAD}
             if request.version < _WITH_NOT_FOUND:
-                return absent
-            return {**absent, "error_code": ErrorCode.group_id_not_found, "error_message": f"Group {name} not found."}
-        return {**group, "authorized_operations": self._operations(request, name, client)}
+                return absent_fields
+            return {
+                **absent_fields,
+                "error_code": ErrorCode.group_id_not_found,
+                "error_message": f"Group {name} not found.",
+            }
+        return {**fields, "authorized_operations": self._operations(request, name, client)}
 
     async def describe_consumers(self, request: Request, client: Client) -> Fields:
         """Describe groups of KIP-848 and their members."""
@@ -214,21 +220,21 @@ class Groups:
                     tp = TopicPartition(topic.name, partition.partition_index)
                     codes[tp] = await self._check_deletable(tp, request.version, client)
             to_delete = tuple(tp for tp, code in codes.items() if code is ErrorCode.none)
-            undeleted: tuple[TopicPartition, ...] = await services.commits.submit(
+            undeleted_tps: tuple[TopicPartition, ...] = await services.commits.submit(
                 DeleteOffsets(name, to_delete), client.principal
             )
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.OFFSET_DELETE, request.version), "topics": ()}
-        codes |= dict.fromkeys(undeleted, ErrorCode.group_subscribed_to_topic)
+        codes |= dict.fromkeys(undeleted_tps, ErrorCode.group_subscribed_to_topic)
         topics = [
             {
                 "name": topic.name,
                 "partitions": [
                     {
-                        "partition_index": each.partition_index,
-                        "error_code": codes[TopicPartition(topic.name, each.partition_index)],
+                        "partition_index": partition.partition_index,
+                        "error_code": codes[TopicPartition(topic.name, partition.partition_index)],
                     }
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 ],
             }
             for topic in request.body.topics
@@ -275,10 +281,10 @@ def _stored_group_fields(name: str, group: Group, expired: set[str]) -> Fields:
 
 def _native_member_fields(member: Member) -> Fields:
     """Describe a member that uses the store itself; its id ends with its host and process."""
-    numbers: dict[str, list[int]] = {}
+    numbers_by_topic: dict[str, list[int]] = {}
     for tp in member.assigned:
-        numbers.setdefault(tp.topic, []).append(tp.partition)
-    assigned = [{"topic": topic, "partitions": partitions} for topic, partitions in sorted(numbers.items())]
+        numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
+    assigned = [{"topic": topic, "partitions": partitions} for topic, partitions in sorted(numbers_by_topic.items())]
     return {
         "member_id": member.member_id,
         "group_instance_id": member.instance_id,

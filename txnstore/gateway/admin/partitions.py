@@ -43,7 +43,7 @@ class Partitions:
         """Move the starts of logs; each partition is refused alone."""
         topics = []
         for topic in request.body.topics:
-            results = [self._delete(topic.name, each, request.version, client) for each in topic.partitions]
+            results = [self._delete(topic.name, partition, request.version, client) for partition in topic.partitions]
             topics.append({"name": topic.name, "partitions": await asyncio.gather(*results)})
         return {"topics": topics}
 
@@ -69,11 +69,11 @@ class Partitions:
         except AuthorizationError as error:
             return {"error_code": code_of(error, Api.DESCRIBE_LOG_DIRS, request.version), "results": ()}
         view = await self._services.freshness.head()
-        requested = request.body.topics
-        if requested is None:
+        requested_topics = request.body.topics
+        if requested_topics is None:
             numbers_by_topic = {name: list(range(topic.partitions)) for name, topic in sorted(view.topics.items())}
         else:
-            numbers_by_topic = {topic.topic: list(topic.partitions) for topic in requested}
+            numbers_by_topic = {topic.topic: list(topic.partitions) for topic in requested_topics}
         own_chains = led_chains(self._services)
         topics = await self._services.in_thread(lambda: _sizes(view, numbers_by_topic, own_chains))
         directory = {
@@ -86,25 +86,25 @@ class Partitions:
 
     async def elect_leaders(self, request: Request, client: Client) -> Fields:
         """Answer that no partition needs an election: each has its only leader."""
-        body, denied = request.body, None
+        body, refusal = request.body, None
         try:
             self._services.check(client, on_cluster("ALTER"))
         except AuthorizationError as error:
-            denied = error_fields(error, Api.ELECT_LEADERS, request.version)
+            refusal = error_fields(error, Api.ELECT_LEADERS, request.version)
         if body.topic_partitions is None:  # All: those that need no election are not listed.
-            return {"error_code": denied["error_code"] if denied else ErrorCode.none, "replica_election_results": ()}
+            return {"error_code": refusal["error_code"] if refusal else ErrorCode.none, "replica_election_results": ()}
         view = await self._services.freshness.head()
         results = [
             {
                 "topic": topic.topic,
                 "partition_result": [
-                    {"partition_id": number, **(denied or _election_fields(view, TopicPartition(topic.topic, number)))}
+                    {"partition_id": number, **(refusal or _election_fields(view, TopicPartition(topic.topic, number)))}
                     for number in topic.partitions
                 ],
             }
             for topic in body.topic_partitions
         ]
-        return {"error_code": denied["error_code"] if denied else ErrorCode.none, "replica_election_results": results}
+        return {"error_code": refusal["error_code"] if refusal else ErrorCode.none, "replica_election_results": results}
 
     async def list_reassignments(self, request: Request, client: Client) -> Fields:
         """Return no reassignment: partitions have no replicas that could move."""

@@ -129,11 +129,11 @@ class Topics:
             field_name = "replication factor" if requested.replication_factor != _DEFAULT else "numPartitions"
             msg = f"A manual partition assignment was specified, but {field_name} was not set to -1."
             raise RefusedError(ErrorCode.invalid_request, msg)
-        numbers = sorted(each.partition_index for each in requested.assignments)
+        numbers = sorted(assignment.partition_index for assignment in requested.assignments)
         if numbers != list(range(len(numbers))):
             msg = "partitions should be a consecutive 0-based integer sequence"
             raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
-        self._check_brokers([each.broker_ids for each in requested.assignments])
+        self._check_brokers([assignment.broker_ids for assignment in requested.assignments])
         return _Shape(len(numbers), len(requested.assignments[0].broker_ids))
 
     def _check_brokers(self, assignments: list[tuple[int, ...]]) -> None:
@@ -141,8 +141,8 @@ class Topics:
         broker_ids = {node.node_id for node in self._services.peers.nodes}
         for brokers in assignments:
             if not brokers or len(set(brokers)) < len(brokers) or not set(brokers) <= broker_ids:
-                known = sorted(broker_ids)
-                msg = f"a partition has each replica on another one of the brokers {known}, not {list(brokers)}"
+                known_ids = sorted(broker_ids)
+                msg = f"a partition has each replica on another one of the brokers {known_ids}, not {list(brokers)}"
                 raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
         if len({len(brokers) for brokers in assignments}) > 1:
             raise RefusedError(ErrorCode.invalid_replica_assignment, "partitions have different numbers of replicas")
@@ -187,10 +187,11 @@ class Topics:
             if is_repeated:
                 message = "Duplicate topic name." if topic_id is None else "Duplicate topic id."
                 raise RefusedError(ErrorCode.invalid_request, message)
-            deleted = await (self._delete(name, client) if name is not None else self._delete_by_id(topic_id, client))
+            deletion = self._delete(name, client) if name is not None else self._delete_by_id(topic_id, client)
+            deleted_topic = await deletion
         except (TxnStoreError, RefusedError) as error:
             return {"name": name, "topic_id": topic_id, **error_fields(error, Api.DELETE_TOPICS, version)}
-        return {"name": deleted.name, "topic_id": topic_uuid(deleted)}
+        return {"name": deleted_topic.name, "topic_id": topic_uuid(deleted_topic)}
 
     async def _delete(self, name: str, client: Client) -> CatalogTopic:
         services = self._services
@@ -234,28 +235,32 @@ class Topics:
 
     def _with_partition_count(self, requested: Any, topic: CatalogTopic) -> CatalogTopic:
         """Return the topic with the requested number of partitions, which must be larger than the current one."""
-        count, current = requested.count, topic.partitions
-        if count == current:
-            raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")
-        if count < current:
-            msg = f"The topic {topic.name} currently has {current} partition(s); {count} would not be an increase."
+        count, current_count = requested.count, topic.partitions
+        if count == current_count:
+            raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {current_count} partition(s).")
+        if count < current_count:
+            msg = (
+                f"The topic {topic.name} currently has {current_count} partition(s); {count} would not be an increase."
+            )
             raise RefusedError(ErrorCode.invalid_partitions, msg)
         if count > MAX_PARTITIONS:
             msg = f"a topic has at most {MAX_PARTITIONS} partitions, not {count}"
             raise RefusedError(ErrorCode.invalid_partitions, msg)
         if requested.assignments is not None:
-            if len(requested.assignments) != count - current:
+            if len(requested.assignments) != count - current_count:
                 msg = (
-                    f"Attempted to add {count - current} additional partition(s), "
+                    f"Attempted to add {count - current_count} additional partition(s), "
                     f"but only {len(requested.assignments)} assignment(s) were specified."
                 )
                 raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
-            self._check_brokers([each.broker_ids for each in requested.assignments])
+            self._check_brokers([assignment.broker_ids for assignment in requested.assignments])
         return altered_topic(topic, count)
 
 
 async def _for_each_topic(request: Request, change: Callable[..., Awaitable[Fields]]) -> list[Fields]:
     """The fields of each topic of a request, changed at the same time; ``is_repeated``: the request names it twice."""
-    distinct = {topic.name: topic for topic in request.body.topics}
-    repeated = duplicates(topic.name for topic in request.body.topics)
-    return await asyncio.gather(*(change(topic, is_repeated=name in repeated) for name, topic in distinct.items()))
+    topics_by_name = {topic.name: topic for topic in request.body.topics}
+    repeated_names = duplicates(topic.name for topic in request.body.topics)
+    return await asyncio.gather(
+        *(change(topic, is_repeated=name in repeated_names) for name, topic in topics_by_name.items())
+    )

@@ -78,14 +78,14 @@ class AdminTransactions:
             return {"partition_index": tp.partition, **error_fields(error, Api.DESCRIBE_PRODUCERS, version)}
         producers = [
             {
-                "producer_id": each.producer_id,
-                "producer_epoch": each.epoch,
-                "last_sequence": each.last_sequence,
-                "last_timestamp": each.last_timestamp,
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.epoch,
+                "last_sequence": producer.last_sequence,
+                "last_timestamp": producer.last_timestamp,
                 "coordinator_epoch": 0,
-                "current_txn_start_offset": _NONE if each.first_offset is None else each.first_offset,
+                "current_txn_start_offset": _NONE if producer.first_offset is None else producer.first_offset,
             }
-            for each in describe_producers(view, tp)
+            for producer in describe_producers(view, tp)
         ]
         return {"partition_index": tp.partition, "active_producers": producers}
 
@@ -112,10 +112,10 @@ class AdminTransactions:
                 "producer_id": NO_PRODUCER,
                 "producer_epoch": NO_PRODUCER,
             }
-        numbers: dict[str, list[int]] = {}
+        numbers_by_topic: dict[str, list[int]] = {}
         for tp in sorted(txn.partitions):
             if self._services.may(client, on_topic("DESCRIBE", tp.topic)):
-                numbers.setdefault(tp.topic, []).append(tp.partition)
+                numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
         return {
             "transactional_id": transactional_id,
             "transaction_state": STATE_NAMES[txn.state],
@@ -123,22 +123,22 @@ class AdminTransactions:
             "transaction_start_time": _NONE if txn.started_at is None else txn.started_at,
             "producer_id": txn.producer_id,
             "producer_epoch": client_identity(txn)[1],
-            "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()],
+            "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in numbers_by_topic.items()],
         }
 
     async def list(self, request: Request, client: Client) -> Fields:
         """List the transactions that this gateway coordinates and all filters match."""
         body = request.body
-        unknown = [name for name in body.state_filters if name not in _STATES]
+        unknown_states = [name for name in body.state_filters if name not in _STATES]
         states = {_STATES[name] for name in body.state_filters if name in _STATES}
         duration, pattern = field_value(body, "duration_filter", _NONE), field_value(body, "transactional_id_pattern")
         try:
             filter_by_id = _filter_by_pattern(pattern)
         except RefusedError as error:
-            return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": ()}
+            return {"error_code": error.code, "unknown_state_filters": unknown_states, "transaction_states": ()}
         view, now = await self._services.freshness.head(), self._services.connection.runtime.clock()
         own_chains = led_chains(self._services)
-        matching = [
+        matching_txns = [
             txn
             for _, txn in sorted(view.transactions.items())
             if chain_of_transactional_id(txn.transactional_id, view.chains) in own_chains
@@ -147,29 +147,29 @@ class AdminTransactions:
             and (duration < 0 or _has_run_longer(txn, now, duration))
             and self._services.may(client, Right("DESCRIBE", "TRANSACTIONAL_ID", (txn.transactional_id,)))
         ]
-        states_fields = [
+        txns_fields = [
             {
                 "transactional_id": txn.transactional_id,
                 "producer_id": txn.producer_id,
                 "transaction_state": STATE_NAMES[txn.state],
             }
-            for txn in filter_by_id(matching)
+            for txn in filter_by_id(matching_txns)
         ]
-        return {"unknown_state_filters": unknown, "transaction_states": states_fields}
+        return {"unknown_state_filters": unknown_states, "transaction_states": txns_fields}
 
     # Aborting ---------------------------------------------------------------------------------------------------------
 
     async def write_markers(self, request: Request, client: Client) -> Fields:
         """Abort open data in partitions (KIP-664). A commit is refused: only a coordinator decides it."""
-        denied: ErrorCode | None = None
+        denied_code: ErrorCode | None = None
         if not self._services.may(client, on_cluster("ALTER")):
             try:
                 self._services.check(client, on_cluster("CLUSTER_ACTION"))
             except AuthorizationError as error:
-                denied = code_of(error, Api.WRITE_TXN_MARKERS, request.version)
+                denied_code = code_of(error, Api.WRITE_TXN_MARKERS, request.version)
         markers = []
         for marker in request.body.markers:
-            refusal = ErrorCode.cluster_authorization_failed if marker.transaction_result else denied
+            refusal = ErrorCode.cluster_authorization_failed if marker.transaction_result else denied_code
             topics = []
             for topic in marker.topics:
                 codes = [
@@ -221,15 +221,15 @@ def _filter_by_pattern(pattern: str | None) -> Callable[[list[Transaction]], lis
     """Return a filter of transactions whose whole id matches an RE2 expression (KIP-1152)."""
     if not pattern:
         return lambda txns: txns
-    anchored = rf"^(?:{pattern})$"
+    anchored_pattern = rf"^(?:{pattern})$"
     try:
-        pc.match_substring_regex(pa.array([""]), anchored)
+        pc.match_substring_regex(pa.array([""]), anchored_pattern)
     except pa.ArrowInvalid as error:
         raise RefusedError(ErrorCode.invalid_regular_expression, str(error)) from error
 
-    def matching(txns: list[Transaction]) -> list[Transaction]:
+    def matching_txns(txns: list[Transaction]) -> list[Transaction]:
         ids = pa.array([txn.transactional_id for txn in txns], pa.string())
-        matches = pc.match_substring_regex(ids, anchored).to_pylist()
+        matches = pc.match_substring_regex(ids, anchored_pattern).to_pylist()
         return [txn for txn, is_match in zip(txns, matches, strict=True) if is_match]
 
-    return matching
+    return matching_txns

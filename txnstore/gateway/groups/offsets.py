@@ -50,8 +50,10 @@ class GroupOffsets:
         """Commit offsets of a group outside of a transaction."""
         body = request.body
         generation = field_value(body, "generation_id_or_member_epoch", field_value(body, "generation_id", -1))
-        checked = await self.check_offsets(body.topics, body.group_id, Api.OFFSET_COMMIT, request.version, client)
-        offsets = tuple(offset for offset, _ in checked if offset is not None)
+        checked_offsets = await self.check_offsets(
+            body.topics, body.group_id, Api.OFFSET_COMMIT, request.version, client
+        )
+        offsets = tuple(offset for offset, _ in checked_offsets if offset is not None)
         failure: ErrorCode | None = None
         if offsets:
             commit = TxnOffsets(
@@ -64,16 +66,17 @@ class GroupOffsets:
                     failure = await self._illegal_generation(commit, request.version)
             except TxnStoreError as error:
                 failure = code_of(error, Api.OFFSET_COMMIT, request.version)
-        return {"topics": commit_response_topics(body.topics, checked, failure)}
+        return {"topics": commit_response_topics(body.topics, checked_offsets, failure)}
 
     async def _illegal_generation(self, commit: TxnOffsets, version: int) -> ErrorCode:
         """Return the code for a commit whose generation or member epoch is not that of the group."""
         if self._coordinator.is_completing(commit.group, commit.member_id, commit.generation):  # It is not stored yet.
             return ErrorCode.rebalance_in_progress
-        stored = (await self._services.freshness.head()).groups.get(commit.group)  # It may be newer than the view.
-        if stored is None and version >= _FIRST_WITH_EPOCHS:
+        # Looked up at the heads: it may be newer than the view.
+        stored_group = (await self._services.freshness.head()).groups.get(commit.group)
+        if stored_group is None and version >= _FIRST_WITH_EPOCHS:
             return ErrorCode.group_id_not_found
-        if stored is not None and stored.kind == "consumer":
+        if stored_group is not None and stored_group.kind == "consumer":
             return ErrorCode.stale_member_epoch if version >= _FIRST_WITH_EPOCHS else ErrorCode.unsupported_version
         return ErrorCode.illegal_generation
 
@@ -81,16 +84,16 @@ class GroupOffsets:
         self, topics: Sequence[Any], group: str, api: Api, version: int, client: Client
     ) -> list[CheckedOffset]:
         """Check the offsets of a request; the results are in the order of the partitions in ``topics``."""
-        checked: list[CheckedOffset] = []
+        checked_offsets: list[CheckedOffset] = []
         for topic in topics:
             for partition in topic.partitions:
                 try:
                     self._services.check(client, read_group(group))
                     offset = await self._group_offset(topic, partition, client)
-                    checked.append((offset, ErrorCode.none))
+                    checked_offsets.append((offset, ErrorCode.none))
                 except (TxnStoreError, RefusedError) as error:
-                    checked.append((None, code_of(error, api, version)))
-        return checked
+                    checked_offsets.append((None, code_of(error, api, version)))
+        return checked_offsets
 
     async def _group_offset(self, topic: Any, partition: Any, client: Client) -> GroupOffset:
         """Check an offset of a request: rights, topic, partition and metadata; return it for the commit."""
@@ -116,34 +119,38 @@ class GroupOffsets:
     async def fetch(self, request: Request, client: Client) -> Fields:
         """Return the committed offsets of groups, at the heads of the chains."""
         body = request.body
-        requested = body.groups if request.version >= _FIRST_WITH_GROUPS else (body,)
+        requested_groups = body.groups if request.version >= _FIRST_WITH_GROUPS else (body,)
         view, requires_stable = await self._services.freshness.head(), bool(field_value(body, "require_stable", False))
         if requires_stable:
             # require_stable clients retry until no offset is pending: end abandoned transactions first.
-            groups_of_view = (view.groups.get(requested_group.group_id) or Group() for requested_group in requested)
+            groups_of_view = (
+                view.groups.get(requested_group.group_id) or Group() for requested_group in requested_groups
+            )
             pending_producer_ids = {producer_id for group in groups_of_view for producer_id in group.pending}
             view = await self._services.freshness.unblocked(view, pending_producer_ids)
         groups = [
             self._group(view, requested_group, request.version, client, requires_stable=requires_stable)
-            for requested_group in requested
+            for requested_group in requested_groups
         ]
         if request.version >= _FIRST_WITH_GROUPS:
             return {"groups": groups}
         return _before_groups(groups[0], body, request.version)
 
     def _group(
-        self, view: View, requested: Any, version: int, client: Client, *, requires_stable: bool
+        self, view: View, requested_group: Any, version: int, client: Client, *, requires_stable: bool
     ) -> Mapping[str, Any]:
         """Return the committed offsets of one group, of the requested topics or all, or the code that refuses it."""
-        group = view.groups.get(requested.group_id) or Group()
+        group = view.groups.get(requested_group.group_id) or Group()
         try:
-            self._services.check(client, Right("DESCRIBE", "GROUP", (requested.group_id,)))
-            check_epoch_of_fetch(group, field_value(requested, "member_id"), field_value(requested, "member_epoch", -1))
+            self._services.check(client, Right("DESCRIBE", "GROUP", (requested_group.group_id,)))
+            check_epoch_of_fetch(
+                group, field_value(requested_group, "member_id"), field_value(requested_group, "member_epoch", -1)
+            )
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.OFFSET_FETCH, version)
-            return {"group_id": requested.group_id, "topics": (), "error_code": code}
+            return {"group_id": requested_group.group_id, "topics": (), "error_code": code}
         by_id = version >= _FIRST_BY_ID
-        topics = self._all_topics(view, group, client) if requested.topics is None else requested.topics
+        topics = self._all_topics(view, group, client) if requested_group.topics is None else requested_group.topics
         responses = []
         for topic in topics:
             name, numbers, code = self._resolve(view, topic, client, by_id=by_id)
@@ -152,15 +159,15 @@ class GroupOffsets:
                 for number in numbers
             ]
             responses.append({"name": name, "topic_id": _id_of(view, topic, name), "partitions": offsets})
-        return {"group_id": requested.group_id, "topics": responses, "error_code": ErrorCode.none}
+        return {"group_id": requested_group.group_id, "topics": responses, "error_code": ErrorCode.none}
 
     def _all_topics(self, view: View, group: Group, client: Client) -> list[tuple[str, list[int]]]:
         """Return the topics with committed offsets that the client may see, with their partitions."""
-        numbers: dict[str, list[int]] = {}
+        numbers_by_topic: dict[str, list[int]] = {}
         for tp in sorted(group.offsets):
             if tp.topic in view.topics and self._services.may(client, Right("DESCRIBE", "TOPIC", (tp.topic,))):
-                numbers.setdefault(tp.topic, []).append(tp.partition)
-        return list(numbers.items())
+                numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
+        return list(numbers_by_topic.items())
 
     def _resolve(self, view: View, topic: Any, client: Client, *, by_id: bool) -> tuple[str, Sequence[int], ErrorCode]:
         """Return the name and the partitions of a requested topic, and the code that refuses it, or NONE."""
@@ -188,20 +195,22 @@ def _before_groups(fields: Mapping[str, Any], body: Any, version: int) -> Fields
 
 
 def commit_response_topics(
-    topics: Sequence[Any], checked: Sequence[CheckedOffset], failure: ErrorCode | None
+    topics: Sequence[Any], checked_offsets: Sequence[CheckedOffset], failure: ErrorCode | None
 ) -> list[Fields]:
     """Return the topics of a response: each partition has the code that refused its offset, else that of the commit.
 
     Args:
         topics: The topics of the request.
-        checked: The results of :meth:`GroupOffsets.check_offsets` for these topics.
+        checked_offsets: The results of :meth:`GroupOffsets.check_offsets` for these topics.
         failure: The code of a commit that failed; None if it succeeded.
     """
-    requested = [(number, partition) for number, topic in enumerate(topics) for partition in topic.partitions]
+    requested_partitions = [
+        (topic_index, partition) for topic_index, topic in enumerate(topics) for partition in topic.partitions
+    ]
     partitions: list[list[Fields]] = [[] for _ in topics]
-    for (number, partition), (offset, refusal) in zip(requested, checked, strict=True):
+    for (topic_index, partition), (offset, refusal) in zip(requested_partitions, checked_offsets, strict=True):
         error_code = refusal if offset is None else failure or ErrorCode.none
-        partitions[number].append({"partition_index": partition.partition_index, "error_code": error_code})
+        partitions[topic_index].append({"partition_index": partition.partition_index, "error_code": error_code})
     return [
         {"name": field_value(topic, "name", ""), "topic_id": field_value(topic, "topic_id"), "partitions": of_topic}
         for topic, of_topic in zip(topics, partitions, strict=True)
@@ -214,14 +223,14 @@ def _committed_fields(group: Group, tp: TopicPartition, code: ErrorCode, *, requ
         return _without_offset(tp.partition, code)
     if requires_stable and any(tp in offsets for offsets in group.pending.values()):
         return _without_offset(tp.partition, ErrorCode.unstable_offset_commit)
-    committed = group.offsets.get(tp)
-    if committed is None:
+    committed_offset = group.offsets.get(tp)
+    if committed_offset is None:
         return _without_offset(tp.partition, ErrorCode.none)
     return {
         "partition_index": tp.partition,
-        "committed_offset": committed.value.offset,
-        "committed_leader_epoch": committed.value.leader_epoch,
-        "metadata": committed.value.metadata,
+        "committed_offset": committed_offset.value.offset,
+        "committed_leader_epoch": committed_offset.value.leader_epoch,
+        "metadata": committed_offset.value.metadata,
         "error_code": ErrorCode.none,
     }
 

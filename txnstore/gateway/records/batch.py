@@ -151,11 +151,11 @@ class RawBatch:
         Raises:
             UnsupportedCodecError: The number is none of Kafka's.
         """
-        number = self.attributes & _CODEC
+        codec_number = self.attributes & _CODEC
         try:
-            return Codec(number)
+            return Codec(codec_number)
         except ValueError:
-            raise UnsupportedCodecError(f"the records have a compression of number {number}") from None
+            raise UnsupportedCodecError(f"the records have a compression of number {codec_number}") from None
 
     @property
     def has_append_time(self) -> bool:
@@ -192,11 +192,11 @@ def read_batches(data: Buffer) -> list[RawBatch]:
     """
     view = memoryview(data)
     batches: list[RawBatch] = []
-    at = 0
-    while at < len(view):
-        batch = _read_batch(view[at:])
+    position = 0
+    while position < len(view):
+        batch = _read_batch(view[position:])
         batches.append(batch)
-        at += len(batch.data)
+        position += len(batch.data)
     return batches
 
 
@@ -269,13 +269,13 @@ def at_offset(raw: RawBatch, base_offset: int, *, leader_epoch: int = 0, append_
     start = _START.pack(base_offset, len(data) - _LENGTH_END, leader_epoch, raw.magic)
     if append_time is None:
         return b"".join((start, data[_START.size :]))
-    covered = b"".join(
+    covered_bytes = b"".join(
         (
             _TIMES.pack(raw.attributes | _LOG_APPEND_TIME, raw.last_offset_delta, raw.base_timestamp, append_time),
             data[_CHECKSUM_START + _TIMES.size :],
         )
     )
-    return b"".join((start, struct.pack(">I", crc32c(covered)), covered))
+    return b"".join((start, struct.pack(">I", crc32c(covered_bytes)), covered_bytes))
 
 
 def encode_batch(
@@ -302,10 +302,10 @@ def encode_batch(
         append_time: Whether the greatest timestamp is that of the append, which all records have.
     """
     attributes = codec | (_CONTROL | _TRANSACTIONAL if control else 0) | (_LOG_APPEND_TIME if append_time else 0)
-    covered = struct.pack(">hiqqqhii", attributes, last_offset_delta, *timestamps, -1, -1, -1, count)
-    crc = crc32c(records, crc32c(covered))
+    covered_fields = struct.pack(">hiqqqhii", attributes, last_offset_delta, *timestamps, -1, -1, -1, count)
+    crc = crc32c(records, crc32c(covered_fields))
     length = HEADER_SIZE - _LENGTH_END + len(records)
-    return b"".join((_START.pack(base_offset, length, 0, _MAGIC), struct.pack(">I", crc), covered, records))
+    return b"".join((_START.pack(base_offset, length, 0, _MAGIC), struct.pack(">I", crc), covered_fields, records))
 
 
 def gap_batch(first_offset: int, last_offset: int) -> bytes:

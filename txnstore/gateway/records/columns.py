@@ -85,18 +85,18 @@ class DecodedRecords:
             headers are null.
         counts: The number of rows of each batch; 0 for a refused one. Batches at the end have no count if all would
             take too much memory: they are left to another call.
-        firsts: The first row of each batch, and the number of all rows.
+        first_rows: The first row of each batch, and the number of all rows.
         errors: The errors of refused batches, by index in the sequence.
     """
 
     table: pa.Table
     counts: tuple[int, ...]
-    firsts: tuple[int, ...]
+    first_rows: tuple[int, ...]
     errors: dict[int, BatchError]
 
-    def rows(self, number: int) -> pa.Table:
+    def rows(self, index: int) -> pa.Table:
         """The records of the batch with this index in the sequence."""
-        return self.table.slice(self.firsts[number], self.counts[number])
+        return self.table.slice(self.first_rows[index], self.counts[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class _Payload:
 
 
 def to_table(
-    batches: Sequence[RawBatch], *, max_decompressed: int = MAX_DECOMPRESSED, keyed: Collection[int] = ()
+    batches: Sequence[RawBatch], *, max_decompressed: int = MAX_DECOMPRESSED, keyed_batches: Collection[int] = ()
 ) -> DecodedRecords:
     """Decode the records of all batches in one pass. A bad batch is refused alone.
 
@@ -122,16 +122,16 @@ def to_table(
         batches: Batches that :func:`~txnstore.gateway.records.batch.check_produced` has accepted. Their offset deltas
             must count from 0.
         max_decompressed: Bytes that the records of one batch may have when they are decompressed; at most 1 GiB.
-        keyed: The places of the batches whose topic is compacted, so each record needs a key.
+        keyed_batches: The places of the batches whose topic is compacted, so each record needs a key.
     """
     errors: dict[int, BatchError] = {}
     tables: list[pa.Table] = []
     group: list[_Payload] = []
-    size = total = taken = 0
-    for number, batch in enumerate(batches):
-        if total > _MAX_TOTAL:
+    size = total_size = batch_count = 0
+    for index, batch in enumerate(batches):
+        if total_size > _MAX_TOTAL:
             break
-        taken = number + 1
+        batch_count = index + 1
         try:
             if batch.count > MAX_RECORDS:
                 raise BatchTooLargeError(f"the batch has {batch.count} records, more than {MAX_RECORDS}")
@@ -139,44 +139,46 @@ def to_table(
             if not 1 <= batch.count <= len(data) // _MIN_RECORD:
                 raise InvalidBatchError(f"{len(data)} bytes are no {batch.count} records")
         except BatchError as error:
-            errors[number] = error
+            errors[index] = error
             continue
         if group and size + len(data) > _GROUP_BYTES:
-            tables.append(_decode(group, keyed, errors))
+            tables.append(_decode(group, keyed_batches, errors))
             group, size = [], 0
-        group.append(_Payload(number, batch, data))
+        group.append(_Payload(index, batch, data))
         size += len(data)
-        total += len(data)
+        total_size += len(data)
     if group or not tables:
-        tables.append(_decode(group, keyed, errors))
-    counts = tuple(0 if number in errors else batch.count for number, batch in enumerate(batches[:taken]))
+        tables.append(_decode(group, keyed_batches, errors))
+    counts = tuple(0 if index in errors else batch.count for index, batch in enumerate(batches[:batch_count]))
     return DecodedRecords(pa.concat_tables(tables), counts, tuple(accumulate(counts, initial=0)), errors)
 
 
-def _decode(group: list[_Payload], keyed: Collection[int], errors: dict[int, BatchError]) -> pa.Table:
+def _decode(group: list[_Payload], keyed_batches: Collection[int], errors: dict[int, BatchError]) -> pa.Table:
     """Decode the good batches of a group, and add the errors of the others to ``errors``."""
     data = b"".join([*(payload.data for payload in group), _PADDING])
     marks: list[int] = []
-    good: list[_Payload] = []
+    good_payloads: list[_Payload] = []
     end = 0
     for payload in group:
         start, end, count_before = end, end + len(payload.data), len(marks)
         if _find_records(data, start, end, payload.batch.count, marks):
-            good.append(payload)
+            good_payloads.append(payload)
         else:
             del marks[count_before:]
             errors[payload.number] = InvalidBatchError("the lengths of the records do not add up to their bytes")
     if not marks:
         return RECORD_SCHEMA.empty_table()
-    records = _Records(data, np.fromiter(marks, np.int64, len(marks)), good, keyed)
-    bad = records.errors()
-    if not bad:
+    records = _Records(data, np.fromiter(marks, np.int64, len(marks)), good_payloads, keyed_batches)
+    errors_by_index = records.errors()
+    if not errors_by_index:
         return records.table()
-    errors.update(bad)
-    return _decode([payload for payload in good if payload.number not in bad], keyed, errors)
+    errors.update(errors_by_index)
+    return _decode(
+        [payload for payload in good_payloads if payload.number not in errors_by_index], keyed_batches, errors
+    )
 
 
-def _find_records(data: bytes, at: int, end: int, count: int, marks: list[int]) -> bool:
+def _find_records(data: bytes, position: int, end: int, count: int, marks: list[int]) -> bool:
     """Append the start of each record to ``marks``; return whether the records fill the bytes.
 
     This is the only loop over single records, so it checks nothing: starts only grow, so the last one shows whether all
@@ -185,28 +187,28 @@ def _find_records(data: bytes, at: int, end: int, count: int, marks: list[int]) 
     append = marks.append
     try:
         for _ in range(count):
-            append(at)
-            low = data[at]
-            if low < 0x80:
-                at += (low >> 1) + 1
-            elif (high := data[at + 1]) < 0x80:
-                at += (low >> 1) + (high << 6) - 62  # (low & 0x7F | high << 7) // 2 + 2
+            append(position)
+            first_byte = data[position]
+            if first_byte < 0x80:
+                position += (first_byte >> 1) + 1
+            elif (second_byte := data[position + 1]) < 0x80:
+                position += (first_byte >> 1) + (second_byte << 6) - 62  # (first & 0x7F | second << 7) // 2 + 2
             else:
-                length, at = _varint(data, at)
-                at += abs(length)
+                length, position = _varint(data, position)
+                position += abs(length)
     except (IndexError, ValueError):
         return False
-    return at == end
+    return position == end
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     """Read the number at a position; return it and the position behind it."""
     number = 0
-    for place in range(_VARINT):
-        byte = data[at + place]
-        number |= (byte & 0x7F) << 7 * place
+    for index in range(_VARINT):
+        byte = data[position + index]
+        number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at + place + 1
+            return (number >> 1) ^ -(number & 1), position + index + 1
     raise ValueError("a number of more than five bytes")
 
 
@@ -222,16 +224,16 @@ class _Cursor:
         ends: The end of each record.
     """
 
-    def __init__(self, bytes_: _Bytes, at: _Int64, ends: _Int64) -> None:
+    def __init__(self, bytes_: _Bytes, positions: _Int64, ends: _Int64) -> None:
         self._bytes = bytes_
         self._ends = ends
-        self.at = at
-        self.broken: _Bools = np.zeros(len(at), np.bool_)
+        self.positions = positions
+        self.broken: _Bools = np.zeros(len(positions), np.bool_)
 
     def numbers(self, max_bytes: int = _VARINT) -> _Int64:
         """Read a number of at most ``max_bytes`` bytes."""
-        self.broken |= self.at >= self._ends
-        numbers, self.at, too_long = _varints(self._bytes, np.minimum(self.at, self._ends), max_bytes)
+        self.broken |= self.positions >= self._ends
+        numbers, self.positions, too_long = _varints(self._bytes, np.minimum(self.positions, self._ends), max_bytes)
         if too_long.size:
             self.broken[too_long] = True
         return numbers
@@ -239,10 +241,10 @@ class _Cursor:
     def cells(self) -> _Cells:
         """Read a length and as many bytes; a negative length is null."""
         lengths = self.numbers()
-        starts = np.minimum(self.at, self._ends)
+        starts = np.minimum(self.positions, self._ends)
         room = self._ends - starts
         self.broken |= lengths > room
-        self.at = starts + np.minimum(np.maximum(lengths, 0), room)
+        self.positions = starts + np.minimum(np.maximum(lengths, 0), room)
         return starts, np.minimum(lengths, room)
 
 
@@ -256,41 +258,47 @@ class _Records:
         keyed: The places of batches whose records need a key.
     """
 
-    def __init__(self, data: bytes, marks: _Int64, payloads: Sequence[_Payload], keyed: Collection[int]) -> None:
+    def __init__(
+        self, data: bytes, marks: _Int64, payloads: Sequence[_Payload], keyed_batches: Collection[int]
+    ) -> None:
         self._data = data
         self._payloads = payloads
         batches = [payload.batch for payload in payloads]
         counts = np.array([batch.count for batch in batches], np.int64)
         #: The first row of each batch, and the number of all.
-        self._firsts = np.concatenate(([0], np.cumsum(counts)))
+        self._first_rows = np.concatenate(([0], np.cumsum(counts)))
 
         bytes_ = np.frombuffer(data, np.uint8)
-        lengths, at, _ = _varints(bytes_, marks, _VARINT)
-        ends = at + np.maximum(lengths, 0)
-        cursor = _Cursor(bytes_, at + 1, ends)  # The attributes of a record have no meaning.
+        lengths, positions, _ = _varints(bytes_, marks, _VARINT)
+        ends = positions + np.maximum(lengths, 0)
+        cursor = _Cursor(bytes_, positions + 1, ends)  # The attributes of a record have no meaning.
         deltas = cursor.numbers(_VARLONG)
         offsets = cursor.numbers()
         self._keys = cursor.cells()
         self._values = cursor.cells()
-        headers = cursor.numbers()
-        room = ends - cursor.at
+        header_counts = cursor.numbers()
+        room = ends - cursor.positions
         # A header has at least two bytes.
-        cursor.broken |= (lengths < 0) | (headers < 0) | np.where(headers == 0, room != 0, 2 * headers > room)
-        headers[cursor.broken] = 0
+        cursor.broken |= (
+            (lengths < 0) | (header_counts < 0) | np.where(header_counts == 0, room != 0, 2 * header_counts > room)
+        )
+        header_counts[cursor.broken] = 0
         #: Rows of batches with too many headers.
-        self._too_many_headers = np.repeat(np.add.reduceat(headers, self._firsts[:-1]) > MAX_RECORDS, counts)
-        rows = np.flatnonzero((headers > 0) & ~self._too_many_headers)
-        self._headers = _Headers(data, rows, cursor.at[rows], ends[rows], headers[rows])
+        self._too_many_headers = np.repeat(np.add.reduceat(header_counts, self._first_rows[:-1]) > MAX_RECORDS, counts)
+        rows = np.flatnonzero((header_counts > 0) & ~self._too_many_headers)
+        self._headers = _Headers(data, rows, cursor.positions[rows], ends[rows], header_counts[rows])
         cursor.broken[rows] = self._headers.broken
         #: Rows whose fields do not fit the record.
         self._broken = cursor.broken
 
-        self._wrong_offsets = offsets != np.arange(len(marks)) - np.repeat(self._firsts[:-1], counts)
+        self._wrong_offsets = offsets != np.arange(len(marks)) - np.repeat(self._first_rows[:-1], counts)
         bases = [batch.max_timestamp if batch.has_append_time else batch.base_timestamp for batch in batches]
         if any(batch.has_append_time for batch in batches):
             deltas[np.repeat([batch.has_append_time for batch in batches], counts)] = 0
         self._times = np.repeat(np.array(bases, np.int64), counts) + deltas
-        self._keyless = np.repeat([payload.number in keyed for payload in payloads], counts) & (self._keys[1] < 0)
+        self._keyless = np.repeat([payload.number in keyed_batches for payload in payloads], counts) & (
+            self._keys[1] < 0
+        )
 
     def errors(self) -> dict[int, BatchError]:
         """The errors of refused batches, by index in the sequence."""
@@ -311,24 +319,26 @@ class _Records:
                 )
             )
         errors: dict[int, BatchError] = {}
-        for wrong, kind, text in checks:
-            if not wrong.any():
+        for is_wrong, kind, text in checks:
+            if not is_wrong.any():
                 continue
-            rows = np.flatnonzero(wrong)
-            places = np.searchsorted(self._firsts, rows, side="right") - 1
-            for place in np.unique(places).tolist():
-                number = self._payloads[place].number
-                if number not in errors:
-                    indexes = (rows[places == place][:MAX_LISTED] - self._firsts[place]).tolist()
-                    errors[number] = kind.of_records([RecordError(index, text) for index in indexes])
+            rows = np.flatnonzero(is_wrong)
+            payload_indexes = np.searchsorted(self._first_rows, rows, side="right") - 1
+            for payload_index in np.unique(payload_indexes).tolist():
+                batch_index = self._payloads[payload_index].number
+                if batch_index not in errors:
+                    indexes = (
+                        rows[payload_indexes == payload_index][:MAX_LISTED] - self._first_rows[payload_index]
+                    ).tolist()
+                    errors[batch_index] = kind.of_records([RecordError(index, text) for index in indexes])
         return errors
 
     def table(self) -> pa.Table:
         """The rows as a table; only if :meth:`errors` is empty."""
         keys, values = _binary_columns(self._data, self._keys, self._values)
-        missing = self._times == -1
-        times = pa.array(self._times, pa.int64(), mask=missing if missing.any() else None).cast(TIMESTAMP)
-        return pa.Table.from_arrays([keys, values, self._headers.column(len(missing)), times], schema=RECORD_SCHEMA)
+        is_missing = self._times == -1
+        times = pa.array(self._times, pa.int64(), mask=is_missing if is_missing.any() else None).cast(TIMESTAMP)
+        return pa.Table.from_arrays([keys, values, self._headers.column(len(is_missing)), times], schema=RECORD_SCHEMA)
 
 
 class _Headers:
@@ -348,43 +358,43 @@ class _Headers:
         #: Of the rows those whose headers do not fit the record.
         self.broken: _Bools = np.zeros(len(rows), np.bool_)
         #: The first header of each row, and the number of all.
-        firsts = np.concatenate(([0], np.cumsum(counts)))
+        first_headers = np.concatenate(([0], np.cumsum(counts)))
         #: Place and length of the name, place and length of the value of each header.
-        self._places = np.zeros((4, int(firsts[-1])), np.int64)
-        self._read_bulk(np.frombuffer(data, np.uint8), starts.copy(), ends, firsts)
+        self._places = np.zeros((4, int(first_headers[-1])), np.int64)
+        self._read_bulk(np.frombuffer(data, np.uint8), starts.copy(), ends, first_headers)
         for row in np.flatnonzero(counts > _MAX_BULK_HEADERS).tolist():
             places = _header_places(data, int(starts[row]), int(ends[row]), int(counts[row]))
             if places is None:
                 self.broken[row] = True
             else:
-                self._places[:, firsts[row] : firsts[row + 1]] = np.array(places).reshape(-1, 4).T
+                self._places[:, first_headers[row] : first_headers[row + 1]] = np.array(places).reshape(-1, 4).T
 
-    def _read_bulk(self, bytes_: _Bytes, at: _Int64, ends: _Int64, firsts: _Int64) -> None:
+    def _read_bulk(self, bytes_: _Bytes, positions: _Int64, ends: _Int64, first_headers: _Int64) -> None:
         """Read the headers of rows with few: the first one of all rows, then the second ones, and so on."""
         bulk_rows = np.flatnonzero(self._counts <= _MAX_BULK_HEADERS)
         rows = bulk_rows
-        for header in range(int(self._counts[rows].max(initial=0))):
-            rows = rows[self._counts[rows] > header]
-            cursor = _Cursor(bytes_, at[rows], ends[rows])
-            place = firsts[rows] + header
-            self._places[0, place], self._places[1, place] = names = cursor.cells()
-            self._places[2, place], self._places[3, place] = cursor.cells()
-            at[rows] = cursor.at
+        for number in range(int(self._counts[rows].max(initial=0))):
+            rows = rows[self._counts[rows] > number]
+            cursor = _Cursor(bytes_, positions[rows], ends[rows])
+            header_indexes = first_headers[rows] + number
+            self._places[0, header_indexes], self._places[1, header_indexes] = names = cursor.cells()
+            self._places[2, header_indexes], self._places[3, header_indexes] = cursor.cells()
+            positions[rows] = cursor.positions
             self.broken[rows] |= cursor.broken | (names[1] < 0)
-        self.broken[bulk_rows] |= at[bulk_rows] != ends[bulk_rows]
+        self.broken[bulk_rows] |= positions[bulk_rows] != ends[bulk_rows]
 
     def rows_with_invalid_names(self, count: int) -> _Bools:
         """A mask over ``count`` rows: whether a header's name is no UTF-8."""
-        wrong = np.zeros(count, np.bool_)
+        is_wrong = np.zeros(count, np.bool_)
         if not len(self._rows):
-            return wrong
+            return is_wrong
         names = _binary_columns(self._data, (self._places[0], self._places[1]))[0]
         try:
             names.cast(pa.string())
         except pa.ArrowInvalid:
             rows = np.repeat(self._rows, self._counts).tolist()
-            wrong[[row for row, name in zip(rows, names.to_pylist(), strict=True) if not _is_utf8(name)]] = True
-        return wrong
+            is_wrong[[row for row, name in zip(rows, names.to_pylist(), strict=True) if not _is_utf8(name)]] = True
+        return is_wrong
 
     def column(self, count: int) -> pa.Array:
         """The column of headers for ``count`` rows."""
@@ -401,22 +411,22 @@ class _Headers:
         return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=HEADERS, mask=pa.array(counts == 0))
 
 
-def _header_places(data: bytes, at: int, end: int, count: int) -> list[int] | None:
+def _header_places(data: bytes, position: int, end: int, count: int) -> list[int] | None:
     """Position and length of the name and value of each header of a record; None if they do not fill it."""
     places: list[int] = []
     try:
         for _ in range(count):
-            name, start = _varint(data, at)
-            if name < 0 or start + name >= end:
+            name_length, name_start = _varint(data, position)
+            if name_length < 0 or name_start + name_length >= end:
                 return None
-            value, value_start = _varint(data, start + name)
-            places += (start, name, value_start, value)
-            at = value_start + max(value, 0)
-            if at > end:
+            value_length, value_start = _varint(data, name_start + name_length)
+            places += (name_start, name_length, value_start, value_length)
+            position = value_start + max(value_length, 0)
+            if position > end:
                 return None
     except ValueError:
         return None
-    return places if at == end else None
+    return places if position == end else None
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -450,20 +460,21 @@ def _binary_columns(data: bytes, *columns: _Cells) -> list[pa.Array]:
     return arrays
 
 
-def _varints(bytes_: _Bytes, at: _Int64, max_bytes: int) -> tuple[_Int64, _Int64, _Int64]:
+def _varints(bytes_: _Bytes, positions: _Int64, max_bytes: int) -> tuple[_Int64, _Int64, _Int64]:
     """Read a zigzag number at each position; return them, the positions behind, and the rows of too long ones."""
-    byte = bytes_[at]
+    byte = bytes_[positions]
     numbers = (byte & np.uint8(0x7F)).astype(np.uint64)
-    next_positions = at + 1
-    more = np.flatnonzero(byte >= 0x80)
+    next_positions = positions + 1
+    unfinished = np.flatnonzero(byte >= 0x80)
     for shift in range(7, 7 * max_bytes, 7):
-        if not more.size:
+        if not unfinished.size:
             break
-        byte = bytes_[next_positions[more]]
-        numbers[more] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
-        next_positions[more] += 1
-        more = more[byte >= 0x80]
-    return (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64), next_positions, more
+        byte = bytes_[next_positions[unfinished]]
+        numbers[unfinished] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
+        next_positions[unfinished] += 1
+        unfinished = unfinished[byte >= 0x80]
+    values = (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64)
+    return values, next_positions, unfinished
 
 
 # Compression ----------------------------------------------------------------------------------------------------------
@@ -516,14 +527,14 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     """Yield the blocks of the framing that Java's snappy library writes: each has its length before it."""
-    at = 0
-    while at < len(data):
-        (size,) = struct.unpack_from(">i", data, at)
-        at += 4
-        if not 0 < size <= len(data) - at:
+    position = 0
+    while position < len(data):
+        (size,) = struct.unpack_from(">i", data, position)
+        position += 4
+        if not 0 < size <= len(data) - position:
             raise CorruptBatchError("a block of snappy is cut off")
-        yield data[at : at + size]
-        at += size
+        yield data[position : position + size]
+        position += size
 
 
 def _too_large(max_bytes: int) -> BatchTooLargeError:
@@ -603,21 +614,23 @@ def _encode(rows: pa.Table, offsets: _Int64, codec: Codec, *, append_time: bool)
         lengths += _lengths(headers, 0)
         pieces.append(headers)
     pieces[0] = before_key.with_first(lengths)
-    joined = pc.binary_join_element_wise(
+    joined_cells = pc.binary_join_element_wise(
         *(piece.array() if isinstance(piece, _Numbers) else piece for piece in pieces),
         b"",
         null_handling="replace",
         null_replacement=b"",
     )
-    records: Buffer = _data(joined)
+    records: Buffer = _data(joined_cells)
     if codec is not Codec.NONE:
         compressed = _COMPRESS[codec](bytes(records))
         codec, records = (codec, compressed) if len(compressed) < len(records) else (Codec.NONE, records)
-    first, last = int(offsets[0]), int(offsets[-1])
+    first_offset, last_offset = int(offsets[0]), int(offsets[-1])
     stamps = int(times[0]), int(times.max())
     one_time = append_time and times.min() == times.max()
-    data = encode_batch(first, last - first, stamps, len(offsets), records, codec=codec, append_time=one_time)
-    return EncodedBatch(first, last, data)
+    data = encode_batch(
+        first_offset, last_offset - first_offset, stamps, len(offsets), records, codec=codec, append_time=one_time
+    )
+    return EncodedBatch(first_offset, last_offset, data)
 
 
 class _Numbers:
@@ -634,36 +647,36 @@ class _Numbers:
 
     def with_first(self, numbers: _Int64) -> _Numbers:
         """The same numbers with one more before them."""
-        extended = _Numbers(numbers)
-        extended._columns += self._columns
-        extended.sizes = extended.sizes + self.sizes
-        return extended
+        result = _Numbers(numbers)
+        result._columns += self._columns
+        result.sizes = result.sizes + self.sizes
+        return result
 
     def array(self) -> pa.Array:
         """The bytes of each row: those of a matrix with room for the longest numbers that a row uses."""
         widths = [max(1, -(-int(column.max()).bit_length() // 7)) for column in self._columns]
         rows = len(self.sizes)
         matrix = np.empty((rows, sum(widths)), np.uint8)
-        used = np.empty(matrix.shape, np.bool_)
-        place = 0
+        is_used = np.empty(matrix.shape, np.bool_)
+        index = 0
         for column, width in zip(self._columns, widths, strict=True):
             for byte in range(width):
-                rest = column >> np.uint64(7 * byte)
-                more = rest >= 0x80
-                matrix[:, place] = (rest & np.uint64(0x7F)).astype(np.uint8) | more.view(np.uint8) << np.uint8(7)
-                used[:, place] = True if byte == 0 else rest != 0
-                place += 1
+                bits = column >> np.uint64(7 * byte)
+                has_more = bits >= 0x80
+                matrix[:, index] = (bits & np.uint64(0x7F)).astype(np.uint8) | has_more.view(np.uint8) << np.uint8(7)
+                is_used[:, index] = True if byte == 0 else bits != 0
+                index += 1
         offsets = np.zeros(rows + 1, np.int32)
         np.cumsum(self.sizes, out=offsets[1:])
-        data = matrix[used]
+        data = matrix[is_used]
         return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _sizes(numbers: npt.NDArray[np.uint64]) -> _Int64:
     """The encoded size of each number."""
     sizes = np.ones(len(numbers), np.int64)
-    greatest, threshold = int(numbers.max()), 1 << 7
-    while greatest >= threshold:
+    greatest_number, threshold = int(numbers.max()), 1 << 7
+    while greatest_number >= threshold:
         sizes += numbers >= threshold
         threshold <<= 7
     return sizes
@@ -676,10 +689,10 @@ def _max_sizes(columns: pa.Table) -> _Int64:
     if headers.null_count < len(headers):
         counts = _header_counts(headers)
         pairs = headers.flatten()
-        each = _MAX_HEADER_OVERHEAD + _lengths(pairs.field("key"), 0) + _lengths(pairs.field("value"), 0)
-        total = np.concatenate(([0], np.cumsum(each)))
+        header_sizes = _MAX_HEADER_OVERHEAD + _lengths(pairs.field("key"), 0) + _lengths(pairs.field("value"), 0)
+        size_sums = np.concatenate(([0], np.cumsum(header_sizes)))
         ends = np.cumsum(counts)
-        sizes = sizes + total[ends] - total[ends - counts]
+        sizes = sizes + size_sums[ends] - size_sums[ends - counts]
     return sizes
 
 
@@ -690,7 +703,7 @@ def _encoded_headers(headers: pa.Array) -> tuple[_Int64, pa.Array | None]:
     if not len(pairs):
         return counts, None
     names, values = pairs.field("key").cast(pa.binary()), pairs.field("value")
-    joined = pc.binary_join_element_wise(
+    joined_cells = pc.binary_join_element_wise(
         _Numbers(_lengths(names, 0)).array(),
         names,
         _Numbers(_lengths(values, -1)).array(),
@@ -700,9 +713,11 @@ def _encoded_headers(headers: pa.Array) -> tuple[_Int64, pa.Array | None]:
         null_replacement=b"",
     )
     # The headers of a row are neighbours, so the bytes of a row are a range of the same buffer.
-    bounds = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
+    bounds = np.frombuffer(joined_cells.buffers()[1], np.int32)[: len(joined_cells) + 1]
     offsets = bounds[np.concatenate(([0], np.cumsum(counts)))]
-    return counts, pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(offsets), joined.buffers()[2]])
+    return counts, pa.Array.from_buffers(
+        pa.binary(), len(counts), [None, pa.py_buffer(offsets), joined_cells.buffers()[2]]
+    )
 
 
 def _header_counts(headers: pa.Array) -> _Int64:
@@ -723,7 +738,7 @@ def _as_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _data(joined: pa.Array) -> memoryview:
+def _data(cells: pa.Array) -> memoryview:
     """The bytes of all cells of an array that begins with its buffer."""
-    size = int(np.frombuffer(joined.buffers()[1], np.int32)[len(joined)])
-    return memoryview(joined.buffers()[2])[:size]
+    size = int(np.frombuffer(cells.buffers()[1], np.int32)[len(cells)])
+    return memoryview(cells.buffers()[2])[:size]

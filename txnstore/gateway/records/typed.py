@@ -69,8 +69,8 @@ def _parse_row(number: int, text: bytes | None, names: set[str], errors: dict[in
         errors[number] = "its value is no JSON object"
         return {}
     if not row.keys() <= names:
-        unknown = ", ".join(repr(name) for name in row if name not in names)
-        errors[number] = f"the topic has no column {unknown}"
+        unknown_names = ", ".join(repr(name) for name in row if name not in names)
+        errors[number] = f"the topic has no column {unknown_names}"
         return {}
     return row
 
@@ -80,13 +80,13 @@ def _check_keys(keys: Any, table: pa.Table, key_column: str | None, errors: dict
     if keys.null_count == len(keys):
         return
     if key_column is None:
-        with_key = np.flatnonzero(_as_array(keys).is_valid())
-        errors.update(dict.fromkeys(with_key.tolist(), "it has a key, and the topic has no key column"))
+        rows_with_key = np.flatnonzero(_as_array(keys).is_valid())
+        errors.update(dict.fromkeys(rows_with_key.tolist(), "it has a key, and the topic has no key column"))
         return
-    expected = _as_array(key_bytes(table[key_column], key_column)).cast(pa.binary())
-    same = pc.fill_null(pc.equal(expected, _as_array(keys)), False)
-    wrong = np.flatnonzero(pc.and_(_as_array(keys).is_valid(), pc.invert(same)))
-    errors.update(dict.fromkeys(wrong.tolist(), f"its key is not that of its column {key_column!r}"))
+    expected_keys = _as_array(key_bytes(table[key_column], key_column)).cast(pa.binary())
+    is_same = pc.fill_null(pc.equal(expected_keys, _as_array(keys)), False)
+    wrong_rows = np.flatnonzero(pc.and_(_as_array(keys).is_valid(), pc.invert(is_same)))
+    errors.update(dict.fromkeys(wrong_rows.tolist(), f"its key is not that of its column {key_column!r}"))
 
 
 def check_keyed(table: pa.Table, key_column: str) -> None:

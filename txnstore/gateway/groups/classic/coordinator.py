@@ -123,10 +123,10 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             RefusedError: It cannot be loaded, or another gateway coordinates it.
         """
         live = await self._live(name)
-        described = live.group.describe()
+        fields = live.group.describe()
         if live.group.idle:
             self._forget(live)
-        return described
+        return fields
 
     def take_over(self) -> None:
         """Load stored groups, so that members whose clients have ended expire."""
@@ -163,10 +163,11 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
     async def _load(self, name: str) -> ErrorCode:
         """Load a group from the heads of the chains; return the code of the error, or NONE."""
         try:
-            stored = (await self._services.freshness.head()).groups.get(name)
-            if stored is not None:
-                expired = dict(self._services.connection.chains.expired_members(name))
-                if any(expired.get(member.member_id) != member.seen_at for member in stored.members.values()):
+            stored_group = (await self._services.freshness.head()).groups.get(name)
+            if stored_group is not None:
+                expired_members = dict(self._services.connection.chains.expired_members(name))
+                members = stored_group.members.values()
+                if any(expired_members.get(member.member_id) != member.seen_at for member in members):
                     msg = f"group {name!r} has live members that are no classic members, so none can join it"
                     raise InconsistentGroupProtocolError(msg)
         except Exception as error:  # noqa: BLE001 - every error has a code
@@ -177,7 +178,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             name,
             self._services.properties,
             runtime.new_id,
-            stored,
+            stored_group,
             now,
             epoch=runtime.clock() - now,
             used=last_generation,

@@ -241,9 +241,9 @@ class ClassicGroup:
         # A repeated request of the leader must not change what is being stored.
         if member.member_id == self._leader and not self._assigned:
             self._assigned = True
-            assignments = {each.member_id: each.assignment for each in request.assignments}
-            for other in self._members.values():
-                other.assignment = assignments.get(other.member_id, b"")
+            assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
+            for member_of_group in self._members.values():
+                member_of_group.assignment = assignments.get(member_of_group.member_id, b"")
             self._store_if_due()
         return self._take()
 
@@ -261,8 +261,8 @@ class ClassicGroup:
         """Handle a LeaveGroup request; that of the last member waits until the group is stored as empty."""
         self._now = now
         count_before = len(self._members)
-        leaving: Iterable[Any] = getattr(request, "members", (request,))  # Before version 3 it has one member.
-        results = [self._leave(each.member_id, _instance_id(each)) for each in leaving]
+        leaving_members: Iterable[Any] = getattr(request, "members", (request,))  # Before version 3 it has one member.
+        results = [self._leave(member.member_id, _instance_id(member)) for member in leaving_members]
         code = ErrorCode.none if hasattr(request, "members") else results[0]["error_code"]
         answer = Answer(token, {"error_code": code, "members": results})
         # Kafka rebalances a stable group also if only a pending member leaves; nothing has changed for the others then.
@@ -279,15 +279,15 @@ class ClassicGroup:
     def tick(self, now: int) -> Actions:
         """Expire what is due by ``now``; call it when the time has reached :attr:`deadline`."""
         self._now = now
-        expired = [
+        expired_ids = [
             member.member_id for member in self._members.values() if member.expires_at <= now and not member.waits
         ]
-        for member_id in expired:
+        for member_id in expired_ids:
             self._remove(member_id)
-        for member_id in [member_id for member_id, at in self._pending.items() if at <= now]:
+        for member_id in [member_id for member_id, until in self._pending.items() if until <= now]:
             del self._pending[member_id]
-        if expired:
-            self._rebalance(f"the sessions of {', '.join(expired)} expired")
+        if expired_ids:
+            self._rebalance(f"the sessions of {', '.join(expired_ids)} expired")
         else:
             self._complete_if_joined()
         if self._join_at is not None and self._join_at <= now:
@@ -343,7 +343,7 @@ class ClassicGroup:
         """The time at which to call :meth:`tick`, if no input moves it; None if time changes nothing."""
         times = [member.expires_at for member in self._members.values() if not member.waits]
         times += self._pending.values()
-        times += (at for at in (self._join_at, self._sync_at) if at is not None)
+        times += (phase_end for phase_end in (self._join_at, self._sync_at) if phase_end is not None)
         return min(times, default=None)
 
     @property
@@ -423,25 +423,25 @@ class ClassicGroup:
         if self.state is not State.PREPARING_REBALANCE:
             return member is not None
         # If there are too many members, those that join last are rejected.
-        joined = sum(other.join is not None for other in self._members.values())
-        return joined < max_size or (member is not None and member.join is not None)
+        joined_count = sum(other.join is not None for other in self._members.values())
+        return joined_count < max_size or (member is not None and member.join is not None)
 
     def _supports(self, request: JoinGroupRequest) -> bool:
         """Whether the group with this member still has a protocol that all members support."""
         if not self._members:
             return bool(request.protocol_type and request.protocols)
-        common = (self._supported[protocol.name] == len(self._members) for protocol in request.protocols)
-        return request.protocol_type == self._protocol_type and any(common)
+        is_common = (self._supported[protocol.name] == len(self._members) for protocol in request.protocols)
+        return request.protocol_type == self._protocol_type and any(is_common)
 
     def _member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Return the code for a request with this member id and instance id: fenced, unknown, or NONE."""
         if instance_id is not None:
-            current = self._static.get(instance_id, "")
+            current_id = self._static.get(instance_id, "")
             # FENCED_INSTANCE_ID ends a client, and the only one of its name must live: its newer id may have been lost
             # with its coordinator, before the id was stored. It gets another id. Kafka fences it.
-            if current != member_id and _id_number(member_id, instance_id) < _id_number(current, instance_id):
+            if current_id != member_id and _id_number(member_id, instance_id) < _id_number(current_id, instance_id):
                 return ErrorCode.fenced_instance_id
-            if current != member_id:
+            if current_id != member_id:
                 return ErrorCode.unknown_member_id
         return ErrorCode.none if member_id in self._members else ErrorCode.unknown_member_id
 
@@ -507,13 +507,14 @@ class ClassicGroup:
         self, request: JoinGroupRequest, member_id: str, client_id: str, client_host: str, token: Token
     ) -> None:
         """Give a static member that returns without its member id a new one; the old one is fenced (KIP-345)."""
-        old = self._members[self._static[_instance_id(request) or ""]]
-        self._respond_to_join(old, {"error_code": ErrorCode.fenced_instance_id, "member_id": old.member_id})
-        self._fail_sync(old, ErrorCode.fenced_instance_id)
-        unsynced = old.member_id in self._unsynced
-        self._discard(old)
+        old_member = self._members[self._static[_instance_id(request) or ""]]
+        fenced = {"error_code": ErrorCode.fenced_instance_id, "member_id": old_member.member_id}
+        self._respond_to_join(old_member, fenced)
+        self._fail_sync(old_member, ErrorCode.fenced_instance_id)
+        is_unsynced = old_member.member_id in self._unsynced
+        self._discard(old_member)
         member = replace(
-            old,
+            old_member,
             member_id=member_id,
             client_id=client_id,
             client_host=client_host,
@@ -521,16 +522,16 @@ class ClassicGroup:
             former_leader=None if request.__version__ >= _SKIPS_ASSIGNMENT else self._leader,
         )
         self._insert(member)
-        if self._leader == old.member_id:
+        if self._leader == old_member.member_id:
             self._leader = member_id
-        if unsynced:
+        if is_unsynced:
             self._unsynced.add(member_id)
         self._update(member, request, token)
         self._renew(member, self._now)
         if self.state is State.STABLE and self._select_protocol() == self._protocol:
             self._store_if_due()
         else:
-            self._rebalance(_reason(f"{member_id} replaced {old.member_id}", request))
+            self._rebalance(_reason(f"{member_id} replaced {old_member.member_id}", request))
 
     def _respond_to_replacement(self, member: _Member) -> None:
         """Answer the join of a static member whose new id is now stored.
@@ -588,17 +589,17 @@ class ClassicGroup:
         for member in [*self._members.values()]:
             if member.join is None and member.instance_id is None:
                 self._remove(member.member_id)
-        joined = [member.member_id for member in self._members.values() if member.join is not None]
-        if self._members and not joined:  # Only static members that have not joined are left: wait for them again.
+        joined_ids = [member.member_id for member in self._members.values() if member.join is not None]
+        if self._members and not joined_ids:  # Only static members that have not joined are left: wait for them again.
             self._join_at = self._now + self._rebalance_timeout_ms()
             return
         self.generation = self.used + 1
-        if not joined:
+        if not joined_ids:
             self.state, self._protocol, self._leader = State.EMPTY, "", ""
             self._store_if_due()
             return
-        if self._leader not in joined:
-            self._leader = joined[0]
+        if self._leader not in joined_ids:
+            self._leader = joined_ids[0]
         self.state, self._protocol = State.COMPLETING_REBALANCE, self._select_protocol()
         self._unsynced = set(self._members)
         self._sync_at = self._now + self._rebalance_timeout_ms()
@@ -639,8 +640,9 @@ class ClassicGroup:
             return code
         if request.generation_id != self.generation:
             return ErrorCode.illegal_generation
-        for name, expected in (("protocol_type", self._protocol_type), ("protocol_name", self._protocol)):
-            if getattr(request, name, expected) != expected:  # From version 5 on it has both, which may not be missing.
+        # From version 5 on it has both, which may not be missing.
+        for name, group_value in (("protocol_type", self._protocol_type), ("protocol_name", self._protocol)):
+            if getattr(request, name, group_value) != group_value:
                 return ErrorCode.inconsistent_group_protocol
         return ErrorCode.rebalance_in_progress if self.state is State.PREPARING_REBALANCE else ErrorCode.none
 
@@ -670,7 +672,7 @@ class ClassicGroup:
             case _:
                 is_due = False
         if is_due:
-            replaced = self._stored_ids - set(self._members) if self.generation == self._stored else ()
+            replaced_ids = self._stored_ids - set(self._members) if self.generation == self._stored else ()
             self._storing = StoreGeneration(
                 self.name,
                 self._stored,
@@ -679,7 +681,7 @@ class ClassicGroup:
                 self._protocol or None,
                 self._leader or None,
                 tuple(member.stored(self._protocol) for member in self._members.values()),
-                replaces=tuple(sorted(replaced)),
+                replaces=tuple(sorted(replaced_ids)),
             )
             self._actions.append(self._storing)
 
@@ -796,8 +798,8 @@ def _ids(command: StoreGeneration) -> frozenset[str]:
 
 def _id_number(member_id: str, instance_id: str) -> int:
     """The number of a static member's id, which grows with each new id of its instance id; 0 if it has none."""
-    number = member_id.removeprefix(_prefix(instance_id)).partition("-")[0]
-    return int(number) if number.isdecimal() else 0
+    digits = member_id.removeprefix(_prefix(instance_id)).partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _prefix(name: str) -> str:

@@ -90,17 +90,19 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         """The partitions that a member says it reads, without those of deleted topics; None: as before."""
         if not message.topic_partitions:
             return None if message.topic_partitions is None else ()
-        names: dict[UUID | None, str] = {topic_uuid(topic): name for name, topic in self._view.topics.items()}
-        existing = [each for each in message.topic_partitions if each.topic_id in names]
+        names_by_id: dict[UUID | None, str] = {topic_uuid(topic): name for name, topic in self._view.topics.items()}
         return tuple(
-            TopicPartition(names[each.topic_id], int(number)) for each in existing for number in each.partitions
+            TopicPartition(names_by_id[topic.topic_id], int(number))
+            for topic in message.topic_partitions
+            if topic.topic_id in names_by_id
+            for number in topic.partitions
         )
 
     async def _handle_heartbeat(self, message: MemberHeartbeat, owned: Owned, client_id: str, client: Client) -> Fields:
         """Join or change the member if the request demands it, record what it holds, and return its assignment."""
         name, now = message.group_id, self._now()
         live, group = self._live(name), self._group(name)
-        stored = member_of_request(group, live.group, message, owned)
+        stored_member = member_of_request(group, live.group, message, owned)
         member_id = message.member_id or self._services.connection.runtime.new_id()
         session_ms = self._services.properties.group_consumer_session_timeout_ms
         kept_member = live.group.members.get(member_id) or KeptMember(now + session_ms)
@@ -108,17 +110,19 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         topics = self._topics(kept_member, client)
         assignor = ASSIGNORS[message.server_assignor] if message.server_assignor is not None else None
         if assignor is None:
-            assignor = stored.assignor if stored is not None else next(iter(ASSIGNORS.values()))
+            assignor = stored_member.assignor if stored_member is not None else next(iter(ASSIGNORS.values()))
         submit, membership = self._services.commits.submit, None
-        joins = message.member_epoch == JOINING or stored is None
-        if joins or stored is None or (stored.topics, stored.assignor) != (topics, assignor):
-            instance_id = message.instance_id if stored is None or joins else stored.instance_id
+        joins = message.member_epoch == JOINING or stored_member is None
+        if joins or stored_member is None or (stored_member.topics, stored_member.assignor) != (topics, assignor):
+            instance_id = message.instance_id if stored_member is None or joins else stored_member.instance_id
             join = JoinGroup(name, member_id, tuple(topics.items()), assignor, session_ms, instance_id, kind="consumer")
             membership = await submit(join, client.principal)
-            if stored is None or joins:
+            if stored_member is None or joins:
                 extra = {"group": name, "member_id": member_id, "generation": membership.generation}
                 _LOG.info("member joins the group", extra=extra)
-        if stored is not None and (owned is not None if membership is not None else would_change(group, stored, owned)):
+        if stored_member is not None and (
+            owned is not None if membership is not None else would_change(group, stored_member, owned)
+        ):
             try:
                 membership = await submit(Heartbeat(name, member_id, owned), client.principal)
             except UnknownMemberError:
@@ -127,11 +131,11 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
                 # Its session ended after it had rejoined, while the storage did not answer: it joins as a new member.
                 return await self._handle_heartbeat(message, owned, client_id, client)
         if membership is None:
-            assert stored is not None
+            assert stored_member is not None
             assert group.epochs is not None
-            kept_member.await_release(stored, now)
-            membership = Membership(member_id, group.epochs[member_id], stored.assigned)
-        return self._response(live, message, kept_member, membership, stored)
+            kept_member.await_release(stored_member, now)
+            membership = Membership(member_id, group.epochs[member_id], stored_member.assigned)
+        return self._response(live, message, kept_member, membership, stored_member)
 
     def _response(
         self,
@@ -139,11 +143,11 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         message: MemberHeartbeat,
         kept_member: KeptMember,
         membership: Membership,
-        stored: Member | None,
+        stored_member: Member | None,
     ) -> Fields:
         """Keep the member, and return its fields, with the assignment if it has changed or the request was full."""
-        if stored is not None and stored.member_id != membership.member_id:
-            live.group.members.pop(stored.member_id, None)
+        if stored_member is not None and stored_member.member_id != membership.member_id:
+            live.group.members.pop(stored_member.member_id, None)
         live.group.members[membership.member_id] = kept_member
         if self._coordinates(live.name):  # The group may have been forgotten meanwhile, when it had no members.
             self._arm(self._groups.setdefault(live.name, live))
@@ -165,8 +169,8 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         topics = self._view.topics
         names = {name for name in kept_member.names if is_topic_name(name)}
         if kept_member.regex:
-            matches = matching_topics(kept_member.regex, tuple(sorted(topics)))
-            names |= {name for name in matches if self._services.may(client, describe_topics((name,)))}
+            matching_names = matching_topics(kept_member.regex, tuple(sorted(topics)))
+            names |= {name for name in matching_names if self._services.may(client, describe_topics((name,)))}
         return {name: topics[name].partitions if name in topics else 0 for name in sorted(names)}
 
     async def _handle_leave(self, message: MemberHeartbeat, client: Client) -> Fields:
@@ -247,13 +251,13 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             await self._services.freshness.head()
             group = self._group(name)
             live.group.follow(group, self._now())
-            overdue = live.group.overdue(self._now())
-            if overdue:
-                expired = tuple((member_id, group.members[member_id].seen_at) for member_id in overdue)
-                await self._services.commits.submit(LeaveGroup(name, expired=expired), None)
-                for member_id in overdue:
+            overdue_ids = live.group.overdue(self._now())
+            if overdue_ids:
+                expired_members = tuple((member_id, group.members[member_id].seen_at) for member_id in overdue_ids)
+                await self._services.commits.submit(LeaveGroup(name, expired=expired_members), None)
+                for member_id in overdue_ids:
                     live.group.members.pop(member_id, None)
-                _LOG.info("the sessions of members expired", extra={"group": name, "left": overdue})
+                _LOG.info("the sessions of members expired", extra={"group": name, "left": overdue_ids})
         except TxnStoreError as error:
             _LOG.warning("members cannot be removed: %s", error, extra={"group": name, "error": str(error)})
         except Exception:  # noqa: BLE001 - The next attempt may succeed, and without one no member would be removed.
@@ -265,12 +269,12 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
 
 def assignment_by_topic(view: View, tps: Iterable[TopicPartition]) -> Assignment:
     """Group partitions by topic, without those of deleted topics."""
-    numbers: dict[str, list[int]] = {}
+    numbers_by_topic: dict[str, list[int]] = {}
     for tp in tps:
-        numbers.setdefault(tp.topic, []).append(tp.partition)
+        numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
     return tuple(
         (topic_uuid(view.topics[name]), name, tuple(sorted(of_topic)))
-        for name, of_topic in sorted(numbers.items())
+        for name, of_topic in sorted(numbers_by_topic.items())
         if name in view.topics
     )
 

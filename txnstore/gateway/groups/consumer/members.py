@@ -112,10 +112,10 @@ class KeptGroup:
 
     def follow(self, group: Group, now: int) -> None:
         """Adopt the members that the chain has; one that is new here gets its full session."""
-        stored: Mapping[str, Member] = {} if group.epochs is None else group.members
-        for member_id in [member_id for member_id in self.members if member_id not in stored]:
+        stored_members: Mapping[str, Member] = {} if group.epochs is None else group.members
+        for member_id in [member_id for member_id in self.members if member_id not in stored_members]:
             del self.members[member_id]
-        for member_id, member in stored.items():
+        for member_id, member in stored_members.items():
             kept_member = self.members.get(member_id)
             if kept_member is None:
                 expires_at = now + self.properties.group_consumer_session_timeout_ms
@@ -135,7 +135,9 @@ class KeptGroup:
     @property
     def deadline(self) -> int | None:
         """The time at which the next member is removed; None: there is none, or others are being removed."""
-        return None if self.is_removing else min((kept.deadline for kept in self.members.values()), default=None)
+        if self.is_removing:
+            return None
+        return min((kept_member.deadline for kept_member in self.members.values()), default=None)
 
     @property
     def idle(self) -> bool:
@@ -144,7 +146,7 @@ class KeptGroup:
 
     def overdue(self, now: int) -> list[str]:
         """The ids of the members whose deadline has passed."""
-        return sorted(member_id for member_id, kept in self.members.items() if kept.deadline <= now)
+        return sorted(member_id for member_id, kept_member in self.members.items() if kept_member.deadline <= now)
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
@@ -219,14 +221,14 @@ def member_of_request(
     members: Mapping[str, Member] = {} if group.epochs is None else group.members
     member = members.get(request.member_id)
     if request.instance_id is not None:
-        static = next((each for each in members.values() if each.instance_id == request.instance_id), None)
+        static_member = next((other for other in members.values() if other.instance_id == request.instance_id), None)
         if request.member_epoch == JOINING:
-            _check_released(static, kept_group, request)
-            member = static or member
-        elif static is None:
+            _check_released(static_member, kept_group, request)
+            member = static_member or member
+        elif static_member is None:
             raise _unknown_member(request)
-        elif static.member_id != request.member_id:
-            message = f"{request.member_id} was fenced by {static.member_id}, which has its instance id."
+        elif static_member.member_id != request.member_id:
+            message = f"{request.member_id} was fenced by {static_member.member_id}, which has its instance id."
             raise RefusedError(ErrorCode.fenced_instance_id, message)
     if request.member_epoch == JOINING:
         # Kafka refuses a member that joins again with 110 until its session ends, unless it has just joined. It has
@@ -285,10 +287,10 @@ def is_released(member: Member) -> bool:
 
 def would_change(group: Group, member: Member, owned: Collection[TopicPartition] | None) -> bool:
     """Whether a heartbeat changes the stored member: it releases partitions or gets a new epoch."""
-    revoked = set(member.held) - set(member.target)
-    if owned is not None and revoked - set(owned):
+    revoked_tps = set(member.held) - set(member.target)
+    if owned is not None and revoked_tps - set(owned):
         return True
-    return not revoked and _epoch(group, member.member_id) != group.generation
+    return not revoked_tps and _epoch(group, member.member_id) != group.generation
 
 
 def state_of(group: Group) -> str:
@@ -352,8 +354,8 @@ def matching_topics(regex: str, names: tuple[str, ...]) -> frozenset[str]:
             pa.array([""]), pattern=regex
         )  # Checked alone: the suffix below might complete an invalid one.
         array = pa.array(names, pa.string())
-        matches = pc.match_substring_regex(array, pattern=rf"\A(?:{regex})\z")
+        is_match = pc.match_substring_regex(array, pattern=rf"\A(?:{regex})\z")
     except pa.ArrowInvalid as error:
         message = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
         raise RefusedError(ErrorCode.invalid_regular_expression, message) from None
-    return frozenset(array.filter(matches).to_pylist())
+    return frozenset(array.filter(is_match).to_pylist())
