@@ -82,34 +82,35 @@ def _blocked_partition(view: View, tp: TopicPartition, start: int | None, end: i
     log = view.partition(tp)
     if log is None or not log.open_txns:
         return None
-    last_stable, producer_id = min((first, producer_id) for producer_id, first in log.open_txns.items())
-    first = max(last_stable, start if start is not None else 0)
-    records = sum(_count_committed(log, first, min(log.high_watermark, end if end is not None else log.high_watermark)))
+    last_stable, producer_id = min((first_offset, producer_id) for producer_id, first_offset in log.open_txns.items())
+    first_offset = max(last_stable, start if start is not None else 0)
+    limit = log.high_watermark if end is None else min(log.high_watermark, end)
+    records = sum(_count_committed(log, first_offset, limit))
     if not records:
         return None
     txn = known_transaction(view, tp, producer_id)
-    began = txn.started_at if txn is not None else None
+    started_at = txn.started_at if txn is not None else None
     return BlockedPartition(
         tp=tp,
         last_stable=log.last_stable_offset,
         records=records,
         producer_id=producer_id,
         transactional_id=txn.transactional_id if txn is not None else None,
-        since=began if began is not None else _append_time(log, last_stable),
+        since=started_at if started_at is not None else _append_time(log, last_stable),
         expires_at=txn.expires_at if txn is not None else None,
         prepared=txn is not None and txn.is_prepared,
     )
 
 
-def _count_committed(log: Partition, first: int, limit: int) -> Iterator[int]:
+def _count_committed(log: Partition, first_offset: int, limit: int) -> Iterator[int]:
     """Yield the number of committed records in each batch of ``[first, limit)``, which is at or above the LSO.
 
     A compaction ends at the LSO, so each of these offsets is a record.
     """
     is_aborted = aborted_batches(log)
-    for batch in log.batches.overlapping(first, limit):
+    for batch in log.batches.overlapping(first_offset, limit):
         if not is_open(log, batch) and not is_aborted(batch):
-            yield min(batch.limit, limit) - max(batch.base_offset, first)
+            yield min(batch.limit, limit) - max(batch.base_offset, first_offset)
 
 
 def _append_time(log: Partition, offset: int) -> int:

@@ -172,7 +172,7 @@ def _expired_events(state: State, command: Expire) -> Iterator[Expiration]:
     """Yield the events of what has expired at the time of the state."""
     producers, ids, offsets = command.limits(state.timestamp)
     idle_producers = {tp: _idle_producers(partition, producers) for tp, partition in items_of(state.partitions)}
-    for tp in sorted(tp for tp, idle in idle_producers.items() if idle):
+    for tp in sorted(tp for tp, producer_ids in idle_producers.items() if producer_ids):
         yield ProducersExpired(topic=tp.topic, partition=tp.partition, producer_ids=idle_producers[tp])
     fences = _idle_fences(state, producers, command.decided)
     if fences:
@@ -191,20 +191,20 @@ def _idle_producers(partition: Partition, limit: int) -> list[int]:
     )
 
 
-def _idle_fences(state: State, limit: int, decided: Iterable[int]) -> list[int]:
+def _idle_fences(state: State, limit: int, decided_ids: Iterable[int]) -> list[int]:
     """Return fences not raised or confirmed since ``limit``, of producers without open data or pending offsets here.
 
     While a producer has open data or pending offsets, its fence distinguishes the marker of that transaction from late
-    markers of earlier ones, so it is kept. That of a ``decided`` transaction, whatever chain has decided it, shows a
+    markers of earlier ones, so it is kept. That of a decided transaction, whatever chain has decided it, shows a
     repeated completion that its markers are written.
     """
-    idle = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit}
-    idle.difference_update(decided)
-    for _, partition in items_of(state.partitions) if idle else ():
-        idle.difference_update(partition.open_txns)
-    for _, group in items_of(state.groups) if idle else ():
-        idle.difference_update(group.pending)
-    return sorted(idle)
+    idle_ids = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit}
+    idle_ids.difference_update(decided_ids)
+    for _, partition in items_of(state.partitions) if idle_ids else ():
+        idle_ids.difference_update(partition.open_txns)
+    for _, group in items_of(state.groups) if idle_ids else ():
+        idle_ids.difference_update(group.pending)
+    return sorted(idle_ids)
 
 
 def _expired_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
@@ -212,12 +212,12 @@ def _expired_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
     names = sorted(name for name, txn in items_of(state.transactions) if _is_idle(txn, limit))
     if not names:
         return
-    owned: dict[str, list[int]] = {name: [] for name in names}
+    ids_by_name: dict[str, list[int]] = {name: [] for name in names}
     for producer_id, name in items_of(state.transactional_ids):
-        if name in owned:
-            owned[name].append(producer_id)
+        if name in ids_by_name:
+            ids_by_name[name].append(producer_id)
     for name in names:
-        yield TransactionalIdExpired(transactional_id=name, producer_ids=sorted(owned[name]))
+        yield TransactionalIdExpired(transactional_id=name, producer_ids=sorted(ids_by_name[name]))
 
 
 def _is_idle(txn: Transaction, limit: int) -> bool:
@@ -237,8 +237,8 @@ def _expired_in_group(name: str, group: Group, limit: int, command: Expire) -> I
     offsets = expired_offsets(group, limit + command.offsets_ms, command.offsets_ms)
     if offsets:
         yield OffsetsExpired(group=name, partitions=offsets)
-    remaining = len(group.offsets) - len(offsets)
-    if not remaining and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), limit):
+    remaining_count = len(group.offsets) - len(offsets)
+    if not remaining_count and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), limit):
         yield GroupDeleted(group=name)
 
 

@@ -56,8 +56,8 @@ def with_fence(state: State, producer_id: int, epoch: int, *, prepared: bool = F
 
     An older epoch only sets the time.
     """
-    earlier = state.fences.get(producer_id)
+    earlier_fence = state.fences.get(producer_id)
     fence = Fence(epoch, state.timestamp, prepared)
-    if earlier is not None and epoch < earlier.epoch:
-        fence = earlier._replace(at=state.timestamp)
+    if earlier_fence is not None and epoch < earlier_fence.epoch:
+        fence = earlier_fence._replace(at=state.timestamp)
     return replace(state, fences=state.fences.insert(producer_id, fence))

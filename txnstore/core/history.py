@@ -94,22 +94,22 @@ def causal_order(chains: Mapping[int, Sequence[HistoryEntry]]) -> Iterator[Histo
 
     Time alone does not order them, because the clocks of the writers differ.
     """
-    remaining = {chain: list(reversed(entries)) for chain, entries in chains.items() if entries}
-    while remaining:
-        ready = [chain for chain, entries in remaining.items() if _is_ready(entries[-1], remaining)]
+    left_by_chain = {chain: list(reversed(entries)) for chain, entries in chains.items() if entries}
+    while left_by_chain:
+        ready_chains = [chain for chain, entries in left_by_chain.items() if _is_ready(entries[-1], left_by_chain)]
         # An entry follows from earlier entries only, so one is always ready unless the chains are damaged.
-        chain = min(ready or remaining, key=lambda number: (remaining[number][-1].timestamp, number))
-        yield remaining[chain].pop()
-        if not remaining[chain]:
-            del remaining[chain]
+        chain = min(ready_chains or left_by_chain, key=lambda number: (left_by_chain[number][-1].timestamp, number))
+        yield left_by_chain[chain].pop()
+        if not left_by_chain[chain]:
+            del left_by_chain[chain]
 
 
-def _is_ready(entry: HistoryEntry, remaining: Mapping[int, Sequence[HistoryEntry]]) -> bool:
+def _is_ready(entry: HistoryEntry, left_by_chain: Mapping[int, Sequence[HistoryEntry]]) -> bool:
     """Whether all entries that this one has observed in other chains come before it."""
     return not any(
         isinstance(event, Observed)
-        and event.chain in remaining
-        and remaining[event.chain][-1].sequence <= event.sequence
+        and event.chain in left_by_chain
+        and left_by_chain[event.chain][-1].sequence <= event.sequence
         for event in entry.events
     )
 
@@ -163,8 +163,8 @@ class _StepBuilder:
         """Yield the step of an event, after that of the begin of its transaction if it is the first one."""
         if isinstance(event, ProducerFenced):
             if event.producer_id in self._producer_ids:
-                old, where = (event.producer_id, event.epoch - 1), tuple(event.partitions)
-                yield _make_step("FENCED", entry, old, where, tuple(event.groups))
+                old_identity, partitions = (event.producer_id, event.epoch - 1), tuple(event.partitions)
+                yield _make_step("FENCED", entry, old_identity, partitions, tuple(event.groups))
             return
         if getattr(event, "transactional_id", None) != self._id:
             return
@@ -191,17 +191,18 @@ class _StepBuilder:
 
     def _init_step(self, entry: HistoryEntry, event: ProducerInitialized) -> Iterator[TransactionStep]:
         """Yield INIT, after FENCED if the producer had another identity that it did not give up itself."""
-        granted = (event.producer_id, event.epoch)
-        before = self._current
-        if before is None and event.epoch:
-            before = (event.producer_id, event.epoch - 1)
-        bumped = event.last_epoch != NO_PRODUCER  # The current instance bumped its own epoch (KIP-360): no fencing.
-        if before is not None and before != granted and not bumped:
-            yield _make_step("FENCED", entry, before)
-        yield _make_step("INIT", entry, granted)
-        self._current = granted
+        granted_identity = (event.producer_id, event.epoch)
+        earlier_identity = self._current
+        if earlier_identity is None and event.epoch:
+            earlier_identity = (event.producer_id, event.epoch - 1)
+        # The current instance bumped its own epoch (KIP-360): no fencing.
+        is_own_bump = event.last_epoch != NO_PRODUCER
+        if earlier_identity is not None and earlier_identity != granted_identity and not is_own_bump:
+            yield _make_step("FENCED", entry, earlier_identity)
+        yield _make_step("INIT", entry, granted_identity)
+        self._current = granted_identity
         if not event.keeps:
-            self._idle = granted
+            self._idle = granted_identity
 
     def _first_step(self, entry: HistoryEntry, identity: tuple[int, int]) -> Iterator[TransactionStep]:
         self._current = identity

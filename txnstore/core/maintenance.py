@@ -175,37 +175,41 @@ def replace_runs(draft: Draft, command: ReplaceRuns) -> int:
     Raises:
         CompactionConflictError: One of them is refused, so that none is replaced.
     """
-    first, *others = command.runs
-    revision = replace_segments(draft, first)
-    for run in others:
+    first_run, *other_runs = command.runs
+    revision = replace_segments(draft, first_run)
+    for run in other_runs:
         revision = replace_segments(draft, replace(run, revision=None))  # Nothing but this command has changed the log.
     return revision
 
 
-def check_version(state: State, tp: TopicPartition, topic_id: str | None, planned: int | None) -> None:
+def check_version(state: State, tp: TopicPartition, topic_id: str | None, planned_version: int | None) -> None:
     """Check that a topic was not altered since a compaction of a partition was planned.
 
     Raises:
         CompactionConflictError: It was.
         UnknownTopicOrPartitionError: See :func:`~txnstore.core.catalog.versions.is_outdated`.
     """
-    if is_outdated(state, tp.topic, topic_id, planned):
-        now = state.topics[tp.topic].version
+    if is_outdated(state, tp.topic, topic_id, planned_version):
+        current_version = state.topics[tp.topic].version
         msg = (
-            f"a compaction of {tp} was planned with version {planned} of the topic, which has {now} now: plan it again"
+            f"a compaction of {tp} was planned with version {planned_version} of the topic, which has "
+            f"{current_version} now: plan it again"
         )
         raise CompactionConflictError(msg)
 
 
-def check_revision(tp: TopicPartition, partition: Partition | None, planned: int | None) -> None:
+def check_revision(tp: TopicPartition, partition: Partition | None, planned_revision: int | None) -> None:
     """Check that no batch of a partition was replaced or deleted since a compaction of it was planned.
 
     Raises:
         CompactionConflictError: The partition has another revision, or was deleted.
     """
-    if planned is not None and (partition is None or partition.revision != planned):
-        now = f"is {partition.revision} now" if partition is not None else "was deleted"
-        msg = f"a compaction of {tp} was planned at revision {planned} of the partition, which {now}: plan it again"
+    if planned_revision is not None and (partition is None or partition.revision != planned_revision):
+        current_state = f"is {partition.revision} now" if partition is not None else "was deleted"
+        msg = (
+            f"a compaction of {tp} was planned at revision {planned_revision} of the partition, which {current_state}: "
+            "plan it again"
+        )
         raise CompactionConflictError(msg)
 
 
@@ -225,20 +229,20 @@ def _clean_until(command: ReplaceSegments, partition: Partition) -> int | None:
 def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
     """Check that ``removed`` is the whole log between its first and last offset, from the log start up to the LSO."""
     start, limit = command.removed[0].base_offset, command.removed[-1].limit
-    decided = command.past_hw and not any(is_open(partition, batch) for batch in command.removed)
-    if limit > partition.last_stable_offset and not decided:
+    is_decided = command.past_hw and not any(is_open(partition, batch) for batch in command.removed)
+    if limit > partition.last_stable_offset and not is_decided:
         key = command.removed[-1].segment.key
         msg = f"segment {key} reaches above the last stable offset {partition.last_stable_offset} of {command.tp}"
         raise CompactionConflictError(msg)
     if any(batch.base_offset < partition.log_start for batch in command.added):
         msg = f"records of {command.tp} below offset {partition.log_start} were deleted while it was compacted"
         raise CompactionConflictError(msg)
-    present = tuple(partition.batches.overlapping(start, limit))
-    if present == command.removed:
+    present_batches = tuple(partition.batches.overlapping(start, limit))
+    if present_batches == command.removed:
         return
-    replaced = next((batch for batch in command.removed if batch not in present), None)
-    if replaced is not None:
-        msg = f"segment {replaced.segment.key} of {command.tp} was replaced by another compaction"
+    replaced_batch = next((batch for batch in command.removed if batch not in present_batches), None)
+    if replaced_batch is not None:
+        msg = f"segment {replaced_batch.segment.key} of {command.tp} was replaced by another compaction"
     else:
         msg = f"the segments to replace between the offsets {start} and {limit} of {command.tp} are not contiguous"
     raise CompactionConflictError(msg)
@@ -246,9 +250,9 @@ def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
 
 def _check_added(command: ReplaceSegments, state: State) -> None:
     """Check that ``added`` is in order inside the removed range, has no producer, and has no more records."""
-    at, limit = command.removed[0].base_offset, command.removed[-1].limit
+    next_offset, limit = command.removed[0].base_offset, command.removed[-1].limit
     for batch in command.added:
-        if not at <= batch.base_offset < batch.limit <= limit:
+        if not next_offset <= batch.base_offset < batch.limit <= limit:
             msg = f"segment {batch.segment.key} covers offsets that were not removed from {command.tp}"
             raise CompactionConflictError(msg)
         if batch.transactional or batch.producer_id != NO_PRODUCER:
@@ -260,10 +264,11 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
         if batch.records != batch.limit - batch.base_offset and not batch.segment.explicit_offsets:
             msg = f"segment {batch.segment.key} has gaps in its offsets, so it must store the offset of each record"
             raise CompactionConflictError(msg)
-        at = batch.limit
-    before, after = (sum(batch.records for batch in batches) for batches in (command.removed, command.added))
-    if after > before:
-        msg = f"a compaction of {command.tp} cannot turn {before} records into {after}"
+        next_offset = batch.limit
+    records_before = sum(batch.records for batch in command.removed)
+    records_after = sum(batch.records for batch in command.added)
+    if records_after > records_before:
+        msg = f"a compaction of {command.tp} cannot turn {records_before} records into {records_after}"
         raise CompactionConflictError(msg)
     problem = sums_problem(command.added, command.sums, merge=command.clean_until is None)
     if problem is not None:
@@ -299,15 +304,15 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 @command(DropObjects, route=None, right=maintains)
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     """Announce the deletion of the objects of which no batch names a segment; return their keys."""
-    dropped, in_use = draft.state.dropped, set[str]()
+    dropped_keys, keys_in_use = draft.state.dropped, set[str]()
     # A dropped object has no batches left; a released one may. Scan only if a key is not dropped yet.
-    if any(key not in dropped for key in command.keys):
+    if any(key not in dropped_keys for key in command.keys):
         # In the order of the rows of index files, each group of which is then decoded once.
-        in_use = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
-    keys = tuple(key for key in command.keys if key not in in_use)
-    new = [key for key in keys if key not in dropped]
-    if new:
-        draft.emit(ObjectsDropped(keys=new))
+        keys_in_use = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
+    keys = tuple(key for key in command.keys if key not in keys_in_use)
+    new_keys = [key for key in keys if key not in dropped_keys]
+    if new_keys:
+        draft.emit(ObjectsDropped(keys=new_keys))
     return keys
 
 
@@ -332,23 +337,27 @@ def forget_entries(draft: Draft, command: ForgetEntries) -> None:
 def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
-    removed = _batches_at(partition.batches, event.removed)
-    batches = partition.batches.replace(removed, event.added)
-    if removed:
-        aborted = _remaining_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
+    removed_batches = _batches_at(partition.batches, event.removed)
+    batches = partition.batches.replace(removed_batches, event.added)
+    if removed_batches:
+        aborted = _remaining_aborted(
+            partition.aborted, batches, removed_batches[0].base_offset, removed_batches[-1].limit
+        )
         partition = replace(partition, aborted=aborted)
     if event.clean_until is not None:
         partition = replace(partition, clean_until=event.clean_until)
     partition = replace(partition, batches=batches, revision=state.sequence)
-    return with_removed(with_partition(state, tp, partition), removed, event.added)
+    return with_removed(with_partition(state, tp, partition), removed_batches, event.added)
 
 
 def _batches_at(batches: BatchList[Batch], offsets: Sequence[int]) -> list[Batch]:
     """Return the batches with these base offsets, which are adjacent; there may be thousands."""
     if not offsets:
         return []
-    named = set(offsets)
-    return [each for each in batches.overlapping(min(offsets), max(offsets) + 1) if each.base_offset in named]
+    wanted_offsets = set(offsets)
+    return [
+        batch for batch in batches.overlapping(min(offsets), max(offsets) + 1) if batch.base_offset in wanted_offsets
+    ]
 
 
 def _remaining_aborted(
@@ -358,14 +367,18 @@ def _remaining_aborted(
 
     Kafka's log cleaner does the same (``CleanedTransactionMetadata``).
     """
-    first = bisect_left(index, start, key=lambda entry: entry.last_offset)
-    remaining = tuple(entry for entry in index[first:] if entry.first_offset >= limit or _has_batches(batches, entry))
-    return index if first + len(remaining) == len(index) else (*index[:first], *remaining)
+    unchanged_count = bisect_left(index, start, key=lambda entry: entry.last_offset)
+    remaining_entries = tuple(
+        entry for entry in index[unchanged_count:] if entry.first_offset >= limit or _has_batches(batches, entry)
+    )
+    if unchanged_count + len(remaining_entries) == len(index):
+        return index
+    return (*index[:unchanged_count], *remaining_entries)
 
 
 def _has_batches(batches: BatchList[Batch], entry: AbortedTxn) -> bool:
-    inside = batches.overlapping(entry.first_offset, entry.last_offset)
-    return any(batch.transactional and batch.producer_id == entry.producer_id for batch in inside)
+    batches_inside = batches.overlapping(entry.first_offset, entry.last_offset)
+    return any(batch.transactional and batch.producer_id == entry.producer_id for batch in batches_inside)
 
 
 @fold(ObjectsDropped)
@@ -381,8 +394,8 @@ def _objects_forgotten(state: State, event: ObjectsForgotten) -> State:
     dropped, released = state.dropped, state.released
     for key in event.keys:
         dropped, released = dropped.discard(key), released.discard(key)
-    remaining = tuple(span for span in state.released_entries if span not in event.entries)
-    return replace(state, dropped=dropped, released=released, released_entries=remaining)
+    remaining_spans = tuple(span for span in state.released_entries if span not in event.entries)
+    return replace(state, dropped=dropped, released=released, released_entries=remaining_spans)
 
 
 #: The state keeps dropped objects for this long: longer than the greatest age of an upload, plus any clock difference.

@@ -56,14 +56,14 @@ def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
     """Split a command into its parts by chain; each keeps the order of the command."""
     batches: dict[int, list[int]] = {}
     offsets: dict[int, list[TxnOffsets]] = {}
-    for place, batch in enumerate(command.batches):
-        batches.setdefault(chain_of_partition(batch.tp, chains), []).append(place)
+    for index, batch in enumerate(command.batches):
+        batches.setdefault(chain_of_partition(batch.tp, chains), []).append(index)
     for item in command.offsets:
         if item.offsets:
             offsets.setdefault(chain_of_group(item.group, chains), []).append(item)
     return {
         chain: Part(
-            tuple(command.batches[place] for place in batches.get(chain, ())),
+            tuple(command.batches[index] for index in batches.get(chain, ())),
             tuple(offsets.get(chain, ())),
             tuple(batches.get(chain, ())),
         )
@@ -73,12 +73,12 @@ def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
 
 def join_answers(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> tuple[Appended, ...]:
     """Join the answers to all parts, in the order of the whole command."""
-    by_place = {
-        place: answer
+    answers_by_index = {
+        index: answer
         for chain, part in parts.items()
-        for place, answer in zip(part.places, answers.get(chain, ()), strict=True)
+        for index, answer in zip(part.places, answers.get(chain, ()), strict=True)
     }
-    return tuple(by_place[place] for place in sorted(by_place))
+    return tuple(answers_by_index[index] for index in sorted(answers_by_index))
 
 
 def sole_chain_of(command: Command, chain_count: int) -> int | None:
@@ -127,26 +127,28 @@ def _chain_of_key(key: str, chains: int) -> int:
     return CATALOG
 
 
-def with_expired(command: Command, expired: Callable[[str], ExpiredMembers]) -> Command:
+def with_expired(command: Command, expired_members: Callable[[str], ExpiredMembers]) -> Command:
     """Return the command with the members whose leases have expired, if it depends on them.
 
     Args:
-        expired: Returns the members of a group whose leases have expired, as the caller has measured.
+        expired_members: Returns the members of a group whose leases have expired, as the caller has measured.
     """
     match command:
         case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup() | StoreGeneration() | DeleteOffsets():
-            members = expired(command.group)
+            members = expired_members(command.group)
             return replace(command, expired=members) if members else command
         case CommitOffsets() | ResetOffsets():
-            return replace(command, offsets=_with_expired_members(command.offsets, expired))
+            return replace(command, offsets=_with_expired_members(command.offsets, expired_members))
         case Append() | EndTxn():
             # Without a membership, or with a generation, offsets in a transaction do not depend on who else is alive.
             if all(item.generation >= 0 or not (item.member_id or item.instance_id) for item in command.offsets):
                 return command
-            return replace(command, offsets=tuple(_with_expired_members(item, expired) for item in command.offsets))
+            return replace(
+                command, offsets=tuple(_with_expired_members(item, expired_members) for item in command.offsets)
+            )
     return command
 
 
-def _with_expired_members(offsets: TxnOffsets, expired: Callable[[str], ExpiredMembers]) -> TxnOffsets:
-    members = expired(offsets.group)
+def _with_expired_members(offsets: TxnOffsets, expired_members: Callable[[str], ExpiredMembers]) -> TxnOffsets:
+    members = expired_members(offsets.group)
     return replace(offsets, expired=members) if members else offsets

@@ -170,9 +170,9 @@ class Folds(NamedTuple):
     def after(self, state: State, events: Sequence[Any]) -> State:
         """Fold the events, one after the other."""
         for kind, run in groupby(events, type):
-            together = self.together.get(kind)
-            if together is not None:
-                state = together(state, tuple(run))
+            fold_run = self.together.get(kind)
+            if fold_run is not None:
+                state = fold_run(state, tuple(run))
             else:
                 for event in run:
                     state = self.single[kind](state, event)

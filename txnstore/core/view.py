@@ -96,8 +96,8 @@ class View:
         """The objects that batches were removed from or a vacuum has announced, and when this was last, in ms."""
         times: dict[str, int] = {}
         for state in self.states:
-            for key, at in (*items_of(state.released), *items_of(state.dropped)):
-                times[key] = max(at, times.get(key, at))
+            for key, removed_at in (*items_of(state.released), *items_of(state.dropped)):
+                times[key] = max(removed_at, times.get(key, removed_at))
         return times
 
     def _route_maps(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
@@ -126,8 +126,8 @@ class View:
         topic = self.find_topic(tp.topic)
         log = self.partitions.get(tp)
         if log is None:
-            numbers = f"0 to {topic.partitions - 1}"
-            msg = f"topic {tp.topic!r} has no partition {tp.partition!r}: its partitions are {numbers}"
+            known_numbers = f"0 to {topic.partitions - 1}"
+            msg = f"topic {tp.topic!r} has no partition {tp.partition!r}: its partitions are {known_numbers}"
             raise UnknownTopicOrPartitionError(msg)
         return log
 
@@ -167,15 +167,15 @@ class View:
     def decided(self, partition: Partition) -> Partition:
         """Return the log in which decided transactions count as ended, also before their markers are written."""
         open_txns, aborted = partition.open_txns, partition.aborted
-        for producer_id, first in sorted(partition.open_txns.items()):
+        for producer_id, first_offset in sorted(partition.open_txns.items()):
             txn = self.owner(producer_id)
             if txn is None or txn.state not in DECIDED:
                 continue
             open_txns = open_txns.remove(producer_id)
             if DECIDED[txn.state] is Outcome.ABORT:
                 # The marker is not written yet: all of the log may have data of the transaction.
-                last = partition.high_watermark - 1
-                aborted = (*aborted, AbortedTxn(producer_id, first, last, partition.last_stable_offset))
+                last_offset = partition.high_watermark - 1
+                aborted = (*aborted, AbortedTxn(producer_id, first_offset, last_offset, partition.last_stable_offset))
         if open_txns is partition.open_txns:
             return partition
         return replace(partition, open_txns=open_txns, aborted=aborted)
@@ -219,13 +219,13 @@ class _Partitions(Mapping[TopicPartition, Partition]):
         self._by_key: dict[TopicPartition, Partition] = {}
 
     def __getitem__(self, tp: TopicPartition) -> Partition:
-        decided = self._by_key.get(tp)
-        if decided is None:
+        decided_log = self._by_key.get(tp)
+        if decided_log is None:
             log = self._view.log(tp)
             if log is None:
                 raise KeyError(tp)
-            decided = self._by_key[tp] = self._view.decided(log) if log.open_txns else log
-        return decided
+            decided_log = self._by_key[tp] = self._view.decided(log) if log.open_txns else log
+        return decided_log
 
     def __iter__(self) -> Iterator[TopicPartition]:
         for topic in self._view.topics.values():

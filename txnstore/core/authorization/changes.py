@@ -64,13 +64,13 @@ def change_acls(draft: Draft, command: ChangeAcls) -> ChangedAcls:
     for acl in command.created:
         check_acl(acl)
     acls = draft.state.authorization.acls
-    deleted = tuple(acl for acl in dict.fromkeys(command.deleted) if acl in acls)
-    created = tuple(acl for acl in dict.fromkeys(command.created) if acl not in acls or acl in deleted)
-    if deleted or created:
+    deleted_acls = tuple(acl for acl in dict.fromkeys(command.deleted) if acl in acls)
+    created_acls = tuple(acl for acl in dict.fromkeys(command.created) if acl not in acls or acl in deleted_acls)
+    if deleted_acls or created_acls:
         draft.require(AUTHORIZATION)
-        draft.emit(*[AclDeleted(acl=acl) for acl in deleted], *[AclCreated(acl=acl) for acl in created])
+        draft.emit(*[AclDeleted(acl=acl) for acl in deleted_acls], *[AclCreated(acl=acl) for acl in created_acls])
         _check_not_locked_out(draft)
-    return ChangedAcls(created, deleted)
+    return ChangedAcls(created_acls, deleted_acls)
 
 
 @command(FollowAuthorization, route=None, right=no_right)
@@ -137,8 +137,8 @@ def check_acl(acl: Acl) -> None:
     _check_name("the name of a resource", acl.resource_name)
     operations = OPERATIONS[acl.resource_type]
     if acl.operation != "ALL" and acl.operation not in operations:
-        known = ", ".join(sorted(operations))
-        msg = f"there is no {acl.operation} on a {acl.resource_type}: its operations are ALL, {known}"
+        known_operations = ", ".join(sorted(operations))
+        msg = f"there is no {acl.operation} on a {acl.resource_type}: its operations are ALL, {known_operations}"
         raise InvalidConfigError(msg)
     if acl.resource_type == "CLUSTER" and (acl.resource_name, acl.pattern_type) != (CLUSTER, "LITERAL"):
         msg = f"the only resource of the type CLUSTER is {CLUSTER!r}, not {acl.resource_name!r}"
@@ -152,11 +152,11 @@ def check_acl(acl: Acl) -> None:
 
 def _check_topic_name(acl: Acl) -> None:
     """Refuse a name that no topic can have: the rule would deny nothing, but look as if it did."""
-    prefixed = acl.pattern_type == "PREFIXED"
+    is_prefix = acl.pattern_type == "PREFIXED"
     try:
-        check_topic_name(f"{acl.resource_name}x" if prefixed else acl.resource_name)
+        check_topic_name(f"{acl.resource_name}x" if is_prefix else acl.resource_name)
     except InvalidTopicError as error:
-        kind = "begins with" if prefixed else "is named"
+        kind = "begins with" if is_prefix else "is named"
         advice = "; an asterisk within a name is no wildcard: give what the names begin with" * (
             "*" in acl.resource_name
         )

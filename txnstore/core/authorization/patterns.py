@@ -57,26 +57,32 @@ def patterns_of(
     """
     if authorization.mode == "off" or principal in authorization.super_users:
         return Patterns((EVERY_NAME,))
-    matching = [
+    matching_acls = [
         acl
         for acl, _ in items_of(authorization.acls)
         if acl.resource_type == resource_type
         and acl.principal in (principal, EVERYONE)
         and acl.operation in (operation, "ALL")
     ]
-    denied = _with_permission(matching, "DENY")
-    explained = (
+    denied_patterns = _with_permission(matching_acls, "DENY")
+    verdicts_by_name = (
         (name, authorization.explain(principal, operation, resource_type, name))
         for name in (names if authorization.allow_if_no_acl else ())
     )
-    free = {Pattern(name) for name, verdict in explained if verdict.reason == "no rule for the resource"}
-    allowed = {
-        pattern
-        for pattern in _with_permission(matching, "ALLOW") | free
-        if not any(no.covers(pattern) for no in denied)
+    patterns_without_rule = {
+        Pattern(name) for name, verdict in verdicts_by_name if verdict.reason == "no rule for the resource"
     }
-    denied = {no for no in denied if any(pattern.covers(no) for pattern in allowed)}
-    return Patterns(_remove_covered(allowed), _remove_covered(denied))
+    allowed_patterns = {
+        pattern
+        for pattern in _with_permission(matching_acls, "ALLOW") | patterns_without_rule
+        if not any(denied_pattern.covers(pattern) for denied_pattern in denied_patterns)
+    }
+    denied_patterns = {
+        denied_pattern
+        for denied_pattern in denied_patterns
+        if any(pattern.covers(denied_pattern) for pattern in allowed_patterns)
+    }
+    return Patterns(_remove_covered(allowed_patterns), _remove_covered(denied_patterns))
 
 
 def _with_permission(acls: Iterable[Acl], permission: Permission) -> set[Pattern]:

@@ -60,9 +60,9 @@ def check_rights(authorization: Authorization, principal: str, rights: Iterable[
     allows = authorization.allows
     for right in rights:
         operation, kind, names, or_else = right
-        refused = [name for name in names if not allows(principal, operation, kind, name)]
-        if refused and not (or_else is not None and allows(principal, *or_else)):
-            raise refusal(principal, right._replace(names=refused))
+        refused_names = [name for name in names if not allows(principal, operation, kind, name)]
+        if refused_names and not (or_else is not None and allows(principal, *or_else)):
+            raise refusal(principal, right._replace(names=refused_names))
 
 
 def refusal(principal: str, right: Right) -> AuthorizationError:

@@ -123,20 +123,20 @@ class Authorization:
         """
         if self.mode == "off" or principal in self.super_users:
             return True
-        every = resource_type, "LITERAL", ANY_NAME
-        if self.allow_if_no_acl and every not in self._rule_index.by_pattern:
+        all_of_type = resource_type, "LITERAL", ANY_NAME
+        if self.allow_if_no_acl and all_of_type not in self._rule_index.by_pattern:
             return True
-        matching = [
+        matching_acls = [
             acl
             for (kind, _, _), acls in self._rule_index.by_pattern.items()
             if kind == resource_type
             for acl in acls
             if acl.principal in (principal, EVERYONE) and acl.operation in (operation, "ALL")
         ]
-        denied = {(acl.pattern_type, acl.resource_name) for acl in matching if acl.permission == "DENY"}
-        if ("LITERAL", ANY_NAME) in denied:
+        denied_patterns = {(acl.pattern_type, acl.resource_name) for acl in matching_acls if acl.permission == "DENY"}
+        if ("LITERAL", ANY_NAME) in denied_patterns:
             return False
-        return any(acl.permission == "ALLOW" and not _is_covered(acl, denied) for acl in matching)
+        return any(acl.permission == "ALLOW" and not _is_covered(acl, denied_patterns) for acl in matching_acls)
 
 
 NO_AUTHORIZATION = Authorization()
@@ -169,14 +169,14 @@ class _Index:
             yield from self.by_pattern.get((resource_type, "PREFIXED", name[:length]), ())
 
 
-def _is_covered(acl: Acl, denied: Collection[tuple[PatternType, str]]) -> bool:
+def _is_covered(acl: Acl, denied_patterns: Collection[tuple[PatternType, str]]) -> bool:
     """Whether a denied pattern covers all resources of a rule."""
     if acl.pattern_type == "LITERAL":
         return acl.resource_name != ANY_NAME and (
-            ("LITERAL", acl.resource_name) in denied or _has_denied_prefix(acl.resource_name, denied)
+            ("LITERAL", acl.resource_name) in denied_patterns or _has_denied_prefix(acl.resource_name, denied_patterns)
         )
-    return _has_denied_prefix(acl.resource_name, denied)
+    return _has_denied_prefix(acl.resource_name, denied_patterns)
 
 
-def _has_denied_prefix(name: str, denied: Collection[tuple[PatternType, str]]) -> bool:
-    return any(("PREFIXED", name[:length]) in denied for length in range(1, len(name) + 1))
+def _has_denied_prefix(name: str, denied_patterns: Collection[tuple[PatternType, str]]) -> bool:
+    return any(("PREFIXED", name[:length]) in denied_patterns for length in range(1, len(name) + 1))

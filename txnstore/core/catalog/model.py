@@ -48,10 +48,10 @@ def folded_name(name: str) -> str:
 
 def alike(names: Iterable[str]) -> Map[str, tuple[str, ...]]:
     """Return the names by their folded form, each in order. Only older releases have created several with one form."""
-    found: dict[str, tuple[str, ...]] = {}
+    names_by_form: dict[str, tuple[str, ...]] = {}
     for name in sorted(names):
-        found[folded_name(name)] = (*found.get(folded_name(name), ()), name)
-    return Map(found)
+        names_by_form[folded_name(name)] = (*names_by_form.get(folded_name(name), ()), name)
+    return Map(names_by_form)
 
 
 @dataclass(frozen=True, slots=True)

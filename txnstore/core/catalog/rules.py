@@ -63,10 +63,10 @@ def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
     if topic.name in draft.state.topics:
         msg = f"topic {topic.name!r} exists already"
         raise TopicExistsError(msg)
-    other = _colliding_topic(draft.state, topic.name)
-    if other is not None:
-        same_case = topic.name.replace(".", "_") == other.replace(".", "_")
-        msg = f"topic {topic.name!r} collides with topic {other!r}: " + (
+    other_name = _colliding_topic(draft.state, topic.name)
+    if other_name is not None:
+        same_case = topic.name.replace(".", "_") == other_name.replace(".", "_")
+        msg = f"topic {topic.name!r} collides with topic {other_name!r}: " + (
             "names must differ in more than '.' and '_', as in Kafka; choose another one"
             if same_case
             else "names must differ in more than upper and lower case, which SQL and some file systems ignore; choose "
@@ -84,18 +84,18 @@ def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
 @command(AlterTopic, route=None, right=alters_topic)
 def alter_topic(draft: Draft, command: AlterTopic) -> CatalogTopic:
     """Change a topic of the expected version; partitions can only be added. Emits nothing without a change."""
-    topic, current = command.topic, _require_topic(draft.state, command.topic.name)
-    if current.version != command.expected_version or current.topic_id != topic.topic_id:
+    topic, current_topic = command.topic, _require_topic(draft.state, command.topic.name)
+    if current_topic.version != command.expected_version or current_topic.topic_id != topic.topic_id:
         msg = f"topic {topic.name!r} was changed concurrently: read it again and repeat the change"
         raise TopicChangedError(msg)
-    if topic.partitions < current.partitions:
+    if topic.partitions < current_topic.partitions:
         msg = (
-            f"topic {topic.name!r} has {current.partitions} partitions; partitions can be added, not removed "
+            f"topic {topic.name!r} has {current_topic.partitions} partitions; partitions can be added, not removed "
             f"({topic.partitions} were asked for)"
         )
         raise InvalidConfigError(msg)
-    if replace(topic, version=current.version, revision=current.revision) == current:
-        return current
+    if replace(topic, version=current_topic.version, revision=current_topic.revision) == current_topic:
+        return current_topic
     topic = replace(topic, revision=draft.state.sequence)
     draft.emit(TopicAltered(topic=topic))
     return topic
@@ -131,8 +131,8 @@ def copy_topic(draft: Draft, command: CopyTopic) -> None:
 @command(CloseTopic, route=None, right=deletes_topic)
 def close_topic(draft: Draft, command: CloseTopic) -> None:
     """Close a topic in this chain: it takes no records from this entry on, so the catalog can delete it."""
-    copy, closed = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)
-    if command.revision <= closed or (copy is not None and copy.revision > command.revision):
+    copy, closed_revision = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)
+    if command.revision <= closed_revision or (copy is not None and copy.revision > command.revision):
         return
     observe(draft, ((CATALOG, command.revision),))
     draft.emit(TopicClosed(name=command.name, revision=command.revision))
@@ -164,20 +164,20 @@ def _topic_created(state: State, event: TopicCreated) -> State:
 
 @fold(TopicAltered)
 def _topic_altered(state: State, event: TopicAltered) -> State:
-    before = state.topics[event.topic.name].partitions
-    return _with_partitions(state, event.topic.name, before, event.topic.partitions, event)
+    partitions_before = state.topics[event.topic.name].partitions
+    return _with_partitions(state, event.topic.name, partitions_before, event.topic.partitions, event)
 
 
 def _with_partitions(
     state: State,
     name: str,
-    first: int,
+    first_number: int,
     limit: int,
     event: TopicCreated | TopicAltered,
 ) -> State:
-    """Add a topic, and its partitions from ``first`` to ``limit`` that this chain leads."""
+    """Add a topic, and its partitions from ``first_number`` to ``limit`` that this chain leads."""
     partitions = state.partitions
-    for number in range(first, limit):
+    for number in range(first_number, limit):
         tp = TopicPartition(name, number)
         if chain_of_partition(tp, state.chains) == state.chain:
             partitions = partitions.insert(tp, Partition(revision=state.sequence))
@@ -241,18 +241,18 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     )
 
 
-def _without_offsets(group: Group, deleted: set[TopicPartition], topic_id: str) -> Group:
+def _without_offsets(group: Group, deleted_tps: set[TopicPartition], topic_id: str) -> Group:
     pending = group.pending
     for producer_id, values in group.pending.items():
-        pending = pending.insert(producer_id, _without_topic(values, deleted, topic_id))
-    return replace(group, offsets=_without_topic(group.offsets, deleted, topic_id), pending=pending)
+        pending = pending.insert(producer_id, _without_topic(values, deleted_tps, topic_id))
+    return replace(group, offsets=_without_topic(group.offsets, deleted_tps, topic_id), pending=pending)
 
 
 def _without_topic(
-    offsets: Map[TopicPartition, CommittedOffset], deleted: set[TopicPartition], topic_id: str
+    offsets: Map[TopicPartition, CommittedOffset], deleted_tps: set[TopicPartition], topic_id: str
 ) -> Map[TopicPartition, CommittedOffset]:
     """Return the offsets without those of the deleted topic; offsets of a new topic of its name stay."""
-    for tp in deleted:
+    for tp in deleted_tps:
         offset = offsets.get(tp)
         if offset is not None and offset.topic_id in (None, topic_id):
             offsets = offsets.remove(tp)

@@ -46,18 +46,18 @@ class Subscriptions:
 
     def readers_of_topics(self) -> dict[str, frozenset[str]]:
         """Return the ids of the members that read each topic; topics with equal readers share one set."""
-        alike: dict[frozenset[str], list[str]] = {}
+        members_by_topics: dict[frozenset[str], list[str]] = {}
         for member_id, topics in self.topics.items():
-            alike.setdefault(topics, []).append(member_id)
-        kinds: dict[str, list[int]] = {name: [] for name in self.partitions}
-        for number, topics in enumerate(alike):
+            members_by_topics.setdefault(topics, []).append(member_id)
+        kinds_by_topic: dict[str, list[int]] = {name: [] for name in self.partitions}
+        for kind, topics in enumerate(members_by_topics):
             for name in topics:
-                kinds[name].append(number)
-        members, readers = list(alike.values()), dict[tuple[int, ...], frozenset[str]]()
-        for numbers in map(tuple, kinds.values()):
-            if numbers not in readers:
-                readers[numbers] = frozenset(member_id for number in numbers for member_id in members[number])
-        return {name: readers[tuple(numbers)] for name, numbers in kinds.items()}
+                kinds_by_topic[name].append(kind)
+        members_of_kinds, readers = list(members_by_topics.values()), dict[tuple[int, ...], frozenset[str]]()
+        for kinds in map(tuple, kinds_by_topic.values()):
+            if kinds not in readers:
+                readers[kinds] = frozenset(member_id for kind in kinds for member_id in members_of_kinds[kind])
+        return {name: readers[tuple(kinds)] for name, kinds in kinds_by_topic.items()}
 
     def _partition_numbers(self, topic: str) -> range:
         return range(self.partitions[topic])
@@ -71,17 +71,17 @@ def range_assignor(members: list[Member], _previous: Mapping[TopicPartition, str
     """
     subscriptions = Subscriptions.of(members)
     targets: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
-    ordered = [member.member_id for member in sorted(members, key=_static_first)]
-    in_order: dict[frozenset[str], list[str]] = {}
+    ordered_ids = [member.member_id for member in sorted(members, key=_static_first)]
+    ordered_readers: dict[frozenset[str], list[str]] = {}
     for name, readers in subscriptions.readers_of_topics().items():
-        if readers not in in_order:
-            in_order[readers] = [member_id for member_id in ordered if member_id in readers]
-        count, first = subscriptions.partitions[name], 0
-        each, more = divmod(count, len(readers))
-        for place, member_id in enumerate(in_order[readers][:count]):
-            limit = first + each + (1 if place < more else 0)
-            targets[member_id] += [TopicPartition(name, number) for number in range(first, limit)]
-            first = limit
+        if readers not in ordered_readers:
+            ordered_readers[readers] = [member_id for member_id in ordered_ids if member_id in readers]
+        count, next_number = subscriptions.partitions[name], 0
+        share, remainder = divmod(count, len(readers))
+        for position, member_id in enumerate(ordered_readers[readers][:count]):
+            limit = next_number + share + (1 if position < remainder else 0)
+            targets[member_id] += [TopicPartition(name, number) for number in range(next_number, limit)]
+            next_number = limit
     return {member_id: tuple(sorted(tps)) for member_id, tps in targets.items()}
 
 
@@ -135,8 +135,8 @@ class _Sticky:
             heap = heaps.get(readers)
             if heap is None:
                 heap = heaps[readers] = sorted(map(self._load, readers))
-            while heap[0] != (least := self._load(heap[0][1])):
-                heapreplace(heap, least)
+            while heap[0] != (least_load := self._load(heap[0][1])):
+                heapreplace(heap, least_load)
             self._targets[heap[0][1]].add(tp)
 
     def _move_one(self) -> bool:
@@ -152,39 +152,41 @@ class _Sticky:
         reduces the sum of the squared loads, so the search ends; without such a path no assignment is more balanced.
         """
         givers: dict[str, tuple[str, TopicPartition]] = {}
-        unseen = set(self._targets)
-        unseen.remove(member_id)
-        waiting = deque([member_id])
-        while waiting and unseen:
-            giver = waiting.popleft()
-            for _, taker in sorted(map(self._load, self._find_takers(giver, unseen, givers))):
+        unseen_ids = set(self._targets)
+        unseen_ids.remove(member_id)
+        waiting_ids = deque([member_id])
+        while waiting_ids and unseen_ids:
+            giver = waiting_ids.popleft()
+            for _, taker in sorted(map(self._load, self._find_takers(giver, unseen_ids, givers))):
                 if len(self._targets[taker]) <= limit:
                     self._pass_along_path(taker, member_id, givers)
                     return True
-                waiting.append(taker)
+                waiting_ids.append(taker)
         return False
 
-    def _find_takers(self, giver: str, unseen: set[str], givers: dict[str, tuple[str, TopicPartition]]) -> list[str]:
+    def _find_takers(
+        self, giver: str, unseen_ids: set[str], givers: dict[str, tuple[str, TopicPartition]]
+    ) -> list[str]:
         """Return the unseen members that could take a partition of ``giver``, each noted with the best such partition.
 
         The best is one that ``giver`` did not have before, since that one moves in any case; of these the last.
         """
-        best: dict[str, tuple[bool, TopicPartition]] = {}
+        best_by_topic: dict[str, tuple[bool, TopicPartition]] = {}
         for tp in self._targets[giver]:
             candidate = (self._kept_by.get(tp) != giver, tp)
-            best[tp.topic] = max(candidate, best.get(tp.topic, candidate))
+            best_by_topic[tp.topic] = max(candidate, best_by_topic.get(tp.topic, candidate))
         all_takers: list[str] = []
-        for _, tp in sorted(best.values(), reverse=True):
-            takers = unseen & self._readers[tp.topic]
+        for _, tp in sorted(best_by_topic.values(), reverse=True):
+            takers = unseen_ids & self._readers[tp.topic]
             givers.update(dict.fromkeys(takers, (giver, tp)))
-            unseen -= takers
+            unseen_ids -= takers
             all_takers += takers
-            if not unseen:
+            if not unseen_ids:
                 break
         return all_takers
 
-    def _pass_along_path(self, taker: str, first: str, givers: Mapping[str, tuple[str, TopicPartition]]) -> None:
-        while taker != first:
+    def _pass_along_path(self, taker: str, first_giver: str, givers: Mapping[str, tuple[str, TopicPartition]]) -> None:
+        while taker != first_giver:
             giver, tp = givers[taker]
             self._targets[giver].remove(tp)
             self._targets[taker].add(tp)

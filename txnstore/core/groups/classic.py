@@ -36,16 +36,16 @@ def store_generation(draft: Draft, command: StoreGeneration) -> None:
         InconsistentGroupProtocolError: The group has live members with leases.
         InvalidConfigError: An argument is not valid.
     """
-    new = _generation(command)
-    _check_generation(command, new)
+    classic = _generation(command)
+    _check_generation(command, classic)
     name, group = command.group, draft.state.groups.get(command.group, Group())
-    if (group.generation, _without_time(group.classic)) == (command.generation, new):
+    if (group.generation, _without_time(group.classic)) == (command.generation, classic):
         return
     if group.generation != command.expected:
         msg = f"group {name!r} is at generation {group.generation}, not {command.expected}: another gateway keeps it"
         raise IllegalGenerationError(msg)
     if command.generation == command.expected:
-        _check_replacement(command, group.classic, new)
+        _check_replacement(command, group.classic, classic)
     if any((member.member_id, member.seen_at) not in command.expired for member in group.members.values()):
         msg = f"group {name!r} has live members that no gateway keeps, so no member of another kind can join it"
         raise InconsistentGroupProtocolError(msg)
@@ -55,10 +55,10 @@ def store_generation(draft: Draft, command: StoreGeneration) -> None:
         GenerationStored(
             group=name,
             generation=command.generation,
-            protocol_type=new.protocol_type,
-            protocol=new.protocol,
-            leader=new.leader,
-            members=list(new.members),
+            protocol_type=classic.protocol_type,
+            protocol=classic.protocol,
+            leader=classic.leader,
+            members=list(classic.members),
         )
     )
 
@@ -84,24 +84,26 @@ def _member_ids(classic: ClassicGeneration) -> set[str]:
     return {member.member_id for member in classic.members}
 
 
-def _check_replacement(command: StoreGeneration, old: ClassicGeneration | None, new: ClassicGeneration) -> None:
+def _check_replacement(
+    command: StoreGeneration, old_classic: ClassicGeneration | None, new_classic: ClassicGeneration
+) -> None:
     """Check that the command only replaces ids of static members in its generation (KIP-345).
 
     The command names the ids that it replaces. So one that a paused gateway sends late, after another gateway has
     replaced the same member, does not fence the newer instance.
     """
     if (
-        old is None
+        old_classic is None
         or not command.replaces
-        or _member_ids(old) - _member_ids(new) != set(command.replaces)
-        or (old.protocol_type, old.protocol) != (new.protocol_type, new.protocol)
-        or assignments_by_lasting_name(old) != assignments_by_lasting_name(new)
+        or _member_ids(old_classic) - _member_ids(new_classic) != set(command.replaces)
+        or (old_classic.protocol_type, old_classic.protocol) != (new_classic.protocol_type, new_classic.protocol)
+        or assignments_by_lasting_name(old_classic) != assignments_by_lasting_name(new_classic)
     ):
         msg = f"generation {command.generation} of group {command.group!r} is stored with other members or assignments"
         raise IllegalGenerationError(msg)
 
 
-def _check_generation(command: StoreGeneration, new: ClassicGeneration) -> None:
+def _check_generation(command: StoreGeneration, classic: ClassicGeneration) -> None:
     """Check what a gateway stores as a generation: its number, distinct members, leader, protocol and size."""
     check_id("group.id", command.group)
     name = command.group
@@ -109,21 +111,21 @@ def _check_generation(command: StoreGeneration, new: ClassicGeneration) -> None:
         msg = f"generation {command.generation} of group {name!r} cannot follow {command.expected}"
         raise InvalidConfigError(msg)
     for kind, values in (
-        ("member.id", [member.member_id for member in new.members]),
-        ("group.instance.id", [member.instance_id for member in new.members if member.instance_id is not None]),
+        ("member.id", [member.member_id for member in classic.members]),
+        ("group.instance.id", [member.instance_id for member in classic.members if member.instance_id is not None]),
     ):
         for value, count in Counter(values).items():
             check_id(kind, value)
             if count > 1:
                 msg = f"two members of group {name!r} have the {kind} {value!r}"
                 raise InvalidConfigError(msg)
-    if new.members and (not new.protocol_type or new.protocol is None):
+    if classic.members and (not classic.protocol_type or classic.protocol is None):
         msg = f"the members of group {name!r} have no protocol"
         raise InvalidConfigError(msg)
-    if new.members and new.leader not in _member_ids(new):
-        msg = f"the leader {new.leader!r} of group {name!r} is none of its members"
+    if classic.members and classic.leader not in _member_ids(classic):
+        msg = f"the leader {classic.leader!r} of group {name!r} is none of its members"
         raise InvalidConfigError(msg)
-    size = sum(len(member.subscription) + len(member.assignment) for member in new.members)
+    size = sum(len(member.subscription) + len(member.assignment) for member in classic.members)
     if size > MAX_GENERATION_BYTES:
         msg = f"the subscriptions and assignments of group {name!r} have {size} bytes, above {MAX_GENERATION_BYTES}"
         raise InvalidConfigError(msg)

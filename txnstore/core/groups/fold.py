@@ -32,7 +32,7 @@ def with_lease(group: Group, member_id: str, now: int) -> Group:
 @fold(MemberJoined)
 def _member_joined(state: State, event: MemberJoined) -> State:
     group = state.groups.get(event.group, Group())
-    before = group.members.get(event.replaces or event.member_id)
+    earlier_member = group.members.get(event.replaces or event.member_id)
     member = Member(
         member_id=event.member_id,
         topics=dict(event.topics),
@@ -40,8 +40,8 @@ def _member_joined(state: State, event: MemberJoined) -> State:
         session_timeout_ms=event.session_timeout_ms,
         instance_id=event.instance_id,
         seen_at=state.timestamp,
-        target=before.target if before is not None else (),
-        held=before.held if before is not None else (),
+        target=earlier_member.target if earlier_member is not None else (),
+        held=earlier_member.held if earlier_member is not None else (),
     )
     if group.classic is not None or not group.members:
         group = replace(group, classic=None, epochs=None)
@@ -98,13 +98,13 @@ def _generation_stored(state: State, event: GenerationStored) -> State:
     classic = ClassicGeneration(
         event.protocol_type, event.protocol, event.leader, tuple(event.members), stored_at=state.timestamp
     )
-    emptied = bool(group.classic_members) and not event.members
+    is_emptied = bool(group.classic_members) and not event.members
     group = replace(
         group,
         generation=event.generation,
         classic=classic,
         epochs=None,
-        emptied_at=state.timestamp if emptied else group.emptied_at,
+        emptied_at=state.timestamp if is_emptied else group.emptied_at,
     )
     return _with_group(state, event.group, group)
 
@@ -175,10 +175,10 @@ def end_pending_offsets(group: Group, producer_id: int, marker_epoch: int, outco
     offsets = group.offsets
     last_producer = group.last_producer
     if outcome is Outcome.COMMIT:
-        for tp, value in group.pending[producer_id].items():
-            current = offsets.get(tp)
-            if current is None or current.commit_position < value.commit_position:
-                offsets = offsets.insert(tp, value)
+        for tp, pending_offset in group.pending[producer_id].items():
+            current_offset = offsets.get(tp)
+            if current_offset is None or current_offset.commit_position < pending_offset.commit_position:
+                offsets = offsets.insert(tp, pending_offset)
         last_producer = (producer_id, marker_epoch - 1)
     return replace(group, offsets=offsets, pending=group.pending.remove(producer_id), last_producer=last_producer)
 

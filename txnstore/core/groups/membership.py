@@ -65,14 +65,14 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
             msg = f"group {command.group!r} has members of the kind {group.kind}, so none of another kind can join it"
             raise InconsistentGroupProtocolError(msg)
         group = _group_in(draft, command.group)
-    previous = group.members.get(command.member_id)
-    if previous is not None and previous.instance_id != command.instance_id:
-        msg = f"member {previous.member_id!r} of group {command.group!r} cannot change its group.instance.id"
+    member = group.members.get(command.member_id)
+    if member is not None and member.instance_id != command.instance_id:
+        msg = f"member {member.member_id!r} of group {command.group!r} cannot change its group.instance.id"
         raise InvalidConfigError(msg)
-    if previous is None:
-        previous = _static_member(group, command.instance_id)
-    removed = expire(draft, command.group, command.expired, caller=previous)
-    epoch = group.epochs.get(previous.member_id) if group.epochs is not None and previous is not None else None
+    if member is None:
+        member = _static_member(group, command.instance_id)
+    has_expired = expire(draft, command.group, command.expired, caller=member)
+    epoch = group.epochs.get(member.member_id) if group.epochs is not None and member is not None else None
     draft.emit(
         MemberJoined(
             group=command.group,
@@ -81,10 +81,10 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
             assignor=command.assignor,
             session_timeout_ms=command.session_timeout_ms,
             instance_id=command.instance_id,
-            replaces=previous.member_id if previous is not None and previous.member_id != command.member_id else "",
+            replaces=member.member_id if member is not None and member.member_id != command.member_id else "",
         ),
     )
-    if removed or previous is None or (previous.topics, previous.assignor) != (topics, command.assignor):
+    if has_expired or member is None or (member.topics, member.assignor) != (topics, command.assignor):
         _rebalance(draft, command.group)
     if command.kind == "consumer":
         draft.require(GROUPS)
@@ -107,14 +107,14 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
     if set(topics) != set(member.topics):
         msg = f"member {member.member_id!r} of group {command.group!r} has to join again to read other topics"
         raise InvalidConfigError(msg)
-    changed = topics != member.topics
-    owned = {member.member_id: command.owned} if command.owned is not None else {}
-    if group.epochs is None or changed:
-        draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
-    if expire(draft, command.group, command.expired, caller=member) or changed:
-        _rebalance(draft, command.group, owned)
+    has_changed = topics != member.topics
+    owned_by_member = {member.member_id: command.owned} if command.owned is not None else {}
+    if group.epochs is None or has_changed:
+        draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if has_changed else None))
+    if expire(draft, command.group, command.expired, caller=member) or has_changed:
+        _rebalance(draft, command.group, owned_by_member)
     else:
-        _reassign_released(draft, command.group, owned)
+        _reassign_released(draft, command.group, owned_by_member)
     if group.epochs is not None:
         _reconcile(draft, command.group, member.member_id, group.epochs[member.member_id])
     return _membership(draft, command.group, member.member_id)
@@ -140,7 +140,7 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
         _rebalance(draft, command.group)
 
 
-def expire_if_none_live(draft: Draft, name: str, expired: ExpiredMembers) -> bool:
+def expire_if_none_live(draft: Draft, name: str, expired_members: ExpiredMembers) -> bool:
     """Remove all members of a group if the leases of all have expired; none if one is live.
 
     A member that a gateway keeps has no lease: it is live.
@@ -149,35 +149,35 @@ def expire_if_none_live(draft: Draft, name: str, expired: ExpiredMembers) -> boo
         Whether the group has no live member.
     """
     if _group_in(draft, name).classic_members or any(
-        (member.member_id, member.seen_at) not in expired for member in _sorted_members(_group_in(draft, name))
+        (member.member_id, member.seen_at) not in expired_members for member in _sorted_members(_group_in(draft, name))
     ):
         return False
-    if expire(draft, name, expired):
+    if expire(draft, name, expired_members):
         _rebalance(draft, name)
     return True
 
 
-def expire(draft: Draft, name: str, expired: ExpiredMembers, caller: Member | None = None) -> bool:
+def expire(draft: Draft, name: str, expired_members: ExpiredMembers, caller: Member | None = None) -> bool:
     """Emit ``MemberLeft`` for expired members that have not renewed their leases since, except for ``caller``.
 
     Args:
         draft: The draft.
         name: The group.
-        expired: The members whose leases the caller has measured to be over.
+        expired_members: The members whose leases the caller has measured to be over.
         caller: The member whose command this is: the command itself shows that it is alive.
 
     Returns:
         Whether any was removed; the caller then has to compute new targets for the others.
     """
     caller_id = caller.member_id if caller is not None else ""
-    removed = [
+    removed_members = [
         member
         for member in _sorted_members(_group_in(draft, name))
-        if (member.member_id, member.seen_at) in expired and member.member_id != caller_id
+        if (member.member_id, member.seen_at) in expired_members and member.member_id != caller_id
     ]
-    for member in removed:
+    for member in removed_members:
         draft.emit(MemberLeft(group=name, member_id=member.member_id, reason="expired"))
-    return bool(removed)
+    return bool(removed_members)
 
 
 def live_members(group: Group, now: int) -> list[Member]:
@@ -191,14 +191,14 @@ def holders(group: Group, member: Member) -> tuple[PartitionHolder, ...]:
     A member waits for the targets that it does not hold. A member without targets, because the group has more members
     than partitions, waits until any of the others leaves.
     """
-    awaited = set(member.target).difference(member.held)
+    awaited_tps = set(member.target).difference(member.held)
     result = []
     for other in _sorted_members(group):
         if other.member_id == member.member_id:
             continue
-        held = tuple(tp for tp in other.held if (tp in awaited if member.target else tp.topic in member.topics))
-        if held:
-            result.append(PartitionHolder(other.member_id, other.instance_id, held, other.expires_at))
+        held_tps = tuple(tp for tp in other.held if (tp in awaited_tps if member.target else tp.topic in member.topics))
+        if held_tps:
+            result.append(PartitionHolder(other.member_id, other.instance_id, held_tps, other.expires_at))
     return tuple(result)
 
 
@@ -287,33 +287,33 @@ def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
         raise IllegalGenerationError(msg)
     tps = {item.tp for item in offsets.offsets}
     for other in _sorted_members(group):
-        if other.member_id != offsets.member_id and (taken := sorted(tps.intersection(other.held))):
-            msg = f"member {other.member_id!r} of group {name!r} holds {taken[0]}, not {offsets.member_id!r}"
+        if other.member_id != offsets.member_id and (taken_tps := sorted(tps.intersection(other.held))):
+            msg = f"member {other.member_id!r} of group {name!r} holds {taken_tps[0]}, not {offsets.member_id!r}"
             raise IllegalGenerationError(msg)
 
 
-def _rebalance(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]] | None = None) -> None:
+def _rebalance(draft: Draft, name: str, owned_by_member: dict[str, tuple[TopicPartition, ...]] | None = None) -> None:
     """Compute and emit targets for all members in a new generation, with the resulting held partitions.
 
     A member holds a target at once if no member holds it; else it waits for the holder.
-    ``owned``: see :func:`_emit_rebalance`.
+    ``owned_by_member``: see :func:`_emit_rebalance`.
     """
     group = _group_in(draft, name)
     members = _sorted_members(group)
     targets: dict[str, tuple[TopicPartition, ...]] = {}
     if members:
         targets = assignor_of(members)(members, _current_owners(members))
-    _emit_rebalance(draft, name, max(group.generation, 0) + 1, targets, owned or {})
+    _emit_rebalance(draft, name, max(group.generation, 0) + 1, targets, owned_by_member or {})
 
 
-def _reassign_released(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]]) -> None:
+def _reassign_released(draft: Draft, name: str, owned_by_member: dict[str, tuple[TopicPartition, ...]]) -> None:
     """Emit the held partitions after a release: released ones go to the members whose targets they are.
 
-    Targets and generation stay. ``owned``: see :func:`_emit_rebalance`.
+    Targets and generation stay. ``owned_by_member``: see :func:`_emit_rebalance`.
     """
     group = _group_in(draft, name)
     targets = {member.member_id: member.target for member in _sorted_members(group)}
-    _emit_rebalance(draft, name, group.generation, targets, owned)
+    _emit_rebalance(draft, name, group.generation, targets, owned_by_member)
 
 
 def _emit_rebalance(
@@ -321,28 +321,28 @@ def _emit_rebalance(
     name: str,
     generation: int,
     targets: dict[str, tuple[TopicPartition, ...]],
-    owned: dict[str, tuple[TopicPartition, ...]],
+    owned_by_member: dict[str, tuple[TopicPartition, ...]],
 ) -> None:
     """Emit ``GroupRebalanced`` with the targets, and the held partitions that follow; nothing if nothing changes.
 
-    ``owned`` has the partitions that the calling member still reads, under its id; empty: it releases none. It releases
-    its held partitions that are neither among these nor among its targets; other members keep theirs.
+    ``owned_by_member`` has the partitions that the calling member still reads, under its id; empty: it releases none.
+    It releases its held partitions that are neither among these nor among its targets; other members keep theirs.
     """
     group = _group_in(draft, name)
     members = _sorted_members(group)
-    remaining = {
+    held_by_member = {
         member.member_id: {
             tp
             for tp in member.held
-            if tp in targets[member.member_id] or tp in owned.get(member.member_id, member.held)
+            if tp in targets[member.member_id] or tp in owned_by_member.get(member.member_id, member.held)
         }
         for member in members
     }
-    taken = {tp for tps in remaining.values() for tp in tps}
+    held_tps = {tp for tps in held_by_member.values() for tp in tps}
     changes = []
     for member in members:
         target = targets[member.member_id]
-        held = tuple(sorted(remaining[member.member_id] | {tp for tp in target if tp not in taken}))
+        held = tuple(sorted(held_by_member[member.member_id] | {tp for tp in target if tp not in held_tps}))
         if (target, held) != (member.target, member.held):
             changes.append(MemberPartitions(member_id=member.member_id, target=list(target), held=list(held)))
     if changes or generation != group.generation:
@@ -392,9 +392,9 @@ def _reconcile(draft: Draft, name: str, member_id: str, epoch: int | None) -> No
     """
     group = _group_in(draft, name)
     member = group.members[member_id]
-    reconciled = group.generation if epoch is None or set(member.held).issubset(member.target) else epoch
-    if group.epochs is None or group.epochs.get(member_id) != reconciled:
-        draft.emit(MemberReconciled(group=name, member_id=member_id, epoch=reconciled))
+    reconciled_generation = group.generation if epoch is None or set(member.held).issubset(member.target) else epoch
+    if group.epochs is None or group.epochs.get(member_id) != reconciled_generation:
+        draft.emit(MemberReconciled(group=name, member_id=member_id, epoch=reconciled_generation))
 
 
 def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:

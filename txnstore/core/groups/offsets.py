@@ -174,29 +174,31 @@ def delete_offsets(draft: Draft, command: DeleteOffsets) -> tuple[TopicPartition
     live = [member for member in group.members.values() if (member.member_id, member.seen_at) not in command.expired]
     topics = {topic for member in live for topic in member.topics} | _topics_at_gateway(command.group, group)
     partitions = sorted(set(command.partitions))
-    stored = (group.offsets, *group.pending.values())
-    deleted = [tp for tp in partitions if tp.topic not in topics and any(tp in offsets for offsets in stored)]
-    if deleted:
+    stored_offsets = (group.offsets, *group.pending.values())
+    deleted_tps = [
+        tp for tp in partitions if tp.topic not in topics and any(tp in offsets for offsets in stored_offsets)
+    ]
+    if deleted_tps:
         draft.require(GROUPS)
-        draft.emit(OffsetsDeleted(group=command.group, partitions=deleted))
+        draft.emit(OffsetsDeleted(group=command.group, partitions=deleted_tps))
     return tuple(tp for tp in partitions if tp.topic in topics)
 
 
 def _topics_at_gateway(name: str, group: Group) -> set[str]:
     """Return the topics that members kept by a gateway read."""
-    topics = set[str]()
+    topics, protocol_type = set[str](), group.classic.protocol_type if group.classic else None
     for member in group.classic_members:
-        read = subscribed_topics(group.classic.protocol_type if group.classic else None, member.subscription)
-        if read is None:
+        topics_of_member = subscribed_topics(protocol_type, member.subscription)
+        if topics_of_member is None:
             msg = f"group {name!r} has members, and it is not known what they read, so none of its offsets are deleted"
             raise GroupNotEmptyError(msg)
-        topics.update(read)
+        topics.update(topics_of_member)
     return topics
 
 
-def _require_no_live_member(draft: Draft, name: str, expired: ExpiredMembers, refused: str) -> None:
-    if not expire_if_none_live(draft, name, expired):
-        msg = f"group {name!r} has {describe_live_members(draft.state.groups[name])}, so {refused}"
+def _require_no_live_member(draft: Draft, name: str, expired_members: ExpiredMembers, consequence: str) -> None:
+    if not expire_if_none_live(draft, name, expired_members):
+        msg = f"group {name!r} has {describe_live_members(draft.state.groups[name])}, so {consequence}"
         raise GroupNotEmptyError(msg)
 
 
@@ -258,20 +260,20 @@ def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
         return
     group = state.groups.get(offsets.group, Group())
     ids = {item.tp: _stored_ids(group, item.tp) for item in offsets.offsets if not leads_partition(state, item.tp)}
-    new = [item for item in offsets.offsets if item.tp in ids and ids[item.tp] != {item.topic_id}]
-    replacing = [item for item in new if ids[item.tp]]
+    new_items = [item for item in offsets.offsets if item.tp in ids and ids[item.tp] != {item.topic_id}]
+    replacing = [item for item in new_items if ids[item.tp]]
     if replacing and offsets.catalog < state.seen.get(CATALOG, 0):
         tp = replacing[0].tp
         msg = f"group {offsets.group!r} cannot commit an offset of {tp}: its topic was looked up too long ago"
         raise UnknownTopicOrPartitionError(msg)
-    if new:
+    if new_items:
         observe(draft, ((CATALOG, offsets.catalog),))
 
 
 def _stored_ids(group: Group, tp: TopicPartition) -> set[str | None]:
     """Return the topic ids of the committed and pending offsets of a partition."""
-    stored = (group.offsets, *group.pending.values())
-    return {offsets[tp].topic_id for offsets in stored if tp in offsets}
+    stored_offsets = (group.offsets, *group.pending.values())
+    return {offsets[tp].topic_id for offsets in stored_offsets if tp in offsets}
 
 
 def check_offset(group: str, item: GroupOffset) -> None:

@@ -61,8 +61,8 @@ def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
     for name in sorted(after.groups):
         for producer_id, pending in sorted(after.groups[name].pending.items()):
             fence = before.fences.get(producer_id)
-            fresh = any(value.commit_position >= before.next_commit_position for value in pending.values())
-            if fresh and fence is not None and fence.prepared and fence.epoch == after.fences[producer_id].epoch:
+            is_new = any(value.commit_position >= before.next_commit_position for value in pending.values())
+            if is_new and fence is not None and fence.prepared and fence.epoch == after.fences[producer_id].epoch:
                 yield f"group {name!r}: offsets of producer id {producer_id} came after its transaction was prepared"
 
 
@@ -73,9 +73,9 @@ def closed_topics_take_nothing(before: State, after: State) -> Iterator[str]:
         if new is None or not _same_topic(before, after, tp.topic):
             continue
         if before.is_closed(topic) and after.topics[tp.topic].revision == topic.revision:
-            last = old.high_watermark
-            if any(batch.base_offset >= last for batch in new.batches.overlapping(last, new.high_watermark)):
-                yield f"{tp}: records were appended from offset {last} on, though its topic is being deleted"
+            end = old.high_watermark
+            if any(batch.base_offset >= end for batch in new.batches.overlapping(end, new.high_watermark)):
+                yield f"{tp}: records were appended from offset {end} on, though its topic is being deleted"
 
 
 def fences_known_to_coordinator(view: View) -> Iterator[str]:

@@ -71,9 +71,9 @@ def _shared_partitions(
 def free_partitions_are_given(state: State) -> Iterator[str]:
     """A target that no other member holds is held by its member: otherwise no member would read it."""
     for name, members in _sorted_groups(state):
-        held = {tp for member in members for tp in member.held}
+        held_tps = {tp for member in members for tp in member.held}
         for member in members:
-            for tp in sorted(set(member.target) - held):
+            for tp in sorted(set(member.target) - held_tps):
                 yield f"group {name!r}: no member holds {tp}, a target of {member.member_id!r}"
 
 
@@ -96,8 +96,8 @@ def classic_generations_sound(state: State) -> Iterator[str]:
         if group.classic is not None and group.generation < 1:
             yield f"group {name!r}: a gateway has stored generation {group.generation}"
         ids = [member.member_id for member in members]
-        lasting = {member.lasting_name for member in members}
-        if len(set(ids)) < len(ids) or len(lasting) < len(ids):
+        lasting_names = {member.lasting_name for member in members}
+        if len(set(ids)) < len(ids) or len(lasting_names) < len(ids):
             yield f"group {name!r}: two members at a gateway have the same id or group.instance.id"
         leaders = {*ids} if ids else {None}
         if group.classic is not None and group.classic.leader not in leaders:
@@ -141,7 +141,8 @@ def assignments_never_change(before: State, after: State) -> Iterator[str]:
 
 def _have_no_common_member(old: Group, new: Group) -> bool:
     """Whether no member is in both: the group was emptied, deleted and created again in one entry."""
-    return not {each.member_id for each in old.classic_members} & {each.member_id for each in new.classic_members}
+    old_ids, new_ids = ({member.member_id for member in group.classic_members} for group in (old, new))
+    return not old_ids & new_ids
 
 
 def generations_never_go_back(before: State, after: State) -> Iterator[str]:

@@ -12,7 +12,7 @@ from txnstore.core.state import State, leads_partition
 
 def topics_own_their_partitions(state: State) -> Iterator[str]:
     """A topic has the partitions 0 … n-1, and every partition has a topic."""
-    expected = {
+    expected_tps = {
         tp
         for name, topic in state.topics.items()
         for number in range(topic.partitions)
@@ -21,8 +21,8 @@ def topics_own_their_partitions(state: State) -> Iterator[str]:
     for name, topic in state.topics.items():
         if topic.name != name:
             yield f"topic {name} is stored with the name {topic.name}"
-    for tp in sorted(expected ^ set(state.partitions)):
-        yield f"{tp} has no log" if tp in expected else f"{tp} has a log, but no topic"
+    for tp in sorted(expected_tps ^ set(state.partitions)):
+        yield f"{tp} has no log" if tp in expected_tps else f"{tp} has a log, but no topic"
 
 
 def offsets_in_order(state: State) -> Iterator[str]:
@@ -53,24 +53,27 @@ def revisions_are_entries(state: State) -> Iterator[str]:
 def batches_in_order(state: State) -> Iterator[str]:
     """Batches ascend without overlap inside the log: an offset names at most one record (OBJ-19 I4)."""
     for tp, partition in sorted_items(state.partitions):
-        at = 0
+        next_offset = 0
         for batch in partition.batches:
-            if not at <= batch.base_offset < batch.limit:
-                yield f"{tp}: the batch {offsets_of(batch)} is empty or does not follow the one that ends at {at}"
+            if not next_offset <= batch.base_offset < batch.limit:
+                yield (
+                    f"{tp}: the batch {offsets_of(batch)} is empty or does not follow the one that ends at "
+                    f"{next_offset}"
+                )
             if batch.limit <= partition.log_start or batch.limit > partition.high_watermark:
                 yield (
                     f"{tp}: the batch {offsets_of(batch)} is outside the log "
                     f"{partition.log_start}-{partition.high_watermark}"
                 )
-            at = max(at, batch.limit)
+            next_offset = max(next_offset, batch.limit)
 
 
 def batches_hold_their_offsets(state: State) -> Iterator[str]:
     """A batch has a record for each of its offsets, unless its segment stores the offset of each record."""
     for tp, partition in sorted_items(state.partitions):
         for batch in partition.batches:
-            width, explicit = batch.limit - batch.base_offset, batch.segment.explicit_offsets
-            if batch.records > width or (batch.records < width and not explicit):
+            width, has_explicit_offsets = batch.limit - batch.base_offset, batch.segment.explicit_offsets
+            if batch.records > width or (batch.records < width and not has_explicit_offsets):
                 yield f"{tp}: the batch {offsets_of(batch)} has {batch.records} records in {width} offsets"
             if batch.first_row < 0 or batch.records < 1 or batch.first_row + batch.records > batch.segment.rows:
                 yield (
@@ -79,7 +82,7 @@ def batches_hold_their_offsets(state: State) -> Iterator[str]:
                 )
             if batch.transactional and batch.producer_id == NO_PRODUCER:
                 yield f"{tp}: the batch {offsets_of(batch)} is transactional, but has no producer"
-            if batch.delete_horizon is not None and not explicit:
+            if batch.delete_horizon is not None and not has_explicit_offsets:
                 yield f"{tp}: the batch {offsets_of(batch)} has a delete horizon, but no clean has written it"
 
 

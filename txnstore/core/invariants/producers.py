@@ -21,12 +21,13 @@ def producer_windows_sound(state: State) -> Iterator[str]:
             if producer.current_txn_first_offset != partition.open_txns.get(producer_id):
                 yield f"{where} begins its transaction at {producer.current_txn_first_offset}, the partition does not"
 
-        for producer_id, kept in sorted_items(partition.session_windows):
+        for producer_id, session_window in sorted_items(partition.session_windows):
             where = f"{tp}: the window of the session of producer id {producer_id}"
-            yield from (f"{where} {problem}" for problem in _window_violations(partition, kept.batches))
-            current = partition.producers.get(producer_id)
-            if current is None or current.epoch <= kept.session_epoch:
-                yield f"{where}, epoch {kept.session_epoch}, has no later transaction: the state is {current}"
+            yield from (f"{where} {problem}" for problem in _window_violations(partition, session_window.batches))
+            producer_state = partition.producers.get(producer_id)
+            if producer_state is None or producer_state.epoch <= session_window.session_epoch:
+                epoch = session_window.session_epoch
+                yield f"{where}, epoch {epoch}, has no later transaction: the state is {producer_state}"
 
 
 def _window_violations(partition: Partition, batches: Sequence[BatchMetadata]) -> Iterator[str]:
@@ -72,11 +73,11 @@ def producer_ids_unique(state: State) -> Iterator[str]:
         name = state.transactional_ids.get(txn.producer_id)
         if name != txn.transactional_id:
             yield f"transactional id {txn.transactional_id!r} has producer id {txn.producer_id}, which maps to {name!r}"
-    used = {producer_id: f"transactional id {name!r}" for producer_id, name in state.transactional_ids.items()}
+    users_by_id = {producer_id: f"transactional id {name!r}" for producer_id, name in state.transactional_ids.items()}
     for tp, partition in sorted_items(state.partitions):
         ids = {batch.producer_id for batch in partition.batches} - {NO_PRODUCER}
         for producer_id in own_producers(state, ids | set(partition.producers)):
-            used.setdefault(producer_id, str(tp))
-    for producer_id, where in sorted(used.items()):
+            users_by_id.setdefault(producer_id, str(tp))
+    for producer_id, user in sorted(users_by_id.items()):
         if not first_producer_id(state.chain) <= producer_id < state.next_producer_id:
-            yield f"{where}: producer id {producer_id} was never granted; the next one is {state.next_producer_id}"
+            yield f"{user}: producer id {producer_id} was never granted; the next one is {state.next_producer_id}"

@@ -33,8 +33,8 @@ def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
         for batch in old.batches.changes(new.batches)[1]:
             if batch.base_offset >= old.high_watermark:
                 continue
-            replaced = old.batches.overlapping(batch.base_offset, batch.limit)
-            if batch.records > sum(other.records for other in replaced):
+            replaced_batches = old.batches.overlapping(batch.base_offset, batch.limit)
+            if batch.records > sum(other.records for other in replaced_batches):
                 yield f"{tp}: the batch {offsets_of(batch)} has more records than the batches that it replaces"
             if batch.producer_id != NO_PRODUCER or batch.transactional:
                 yield f"{tp}: the batch {offsets_of(batch)} is not a valid merged batch"
@@ -43,8 +43,8 @@ def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
 def revisions_follow_replacements(before: State, after: State) -> Iterator[str]:
     """What replaces or deletes batches, or moves the log start, gives the partition a new revision."""
     for tp, old, new in _changed_logs(before, after):
-        replaced = new.log_start != old.log_start or old.batches.changes(new.batches)[0]
-        if replaced and new.revision <= old.revision:
+        has_replaced = new.log_start != old.log_start or old.batches.changes(new.batches)[0]
+        if has_replaced and new.revision <= old.revision:
             yield f"{tp}: batches were replaced or deleted at revision {old.revision}, and it is {new.revision}"
 
 
@@ -53,8 +53,8 @@ def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
     for tp, old, new in _changed_logs(before, after):
         stable = max(old.last_stable_offset, min(new.open_txns.values(), default=new.high_watermark))
         for batch in old.batches.changes(new.batches)[0]:
-            undecided = is_open(old, batch) and is_open(new, batch)
-            if batch.limit > stable and (undecided or batch.limit <= new.log_start):
+            is_undecided = is_open(old, batch) and is_open(new, batch)
+            if batch.limit > stable and (is_undecided or batch.limit <= new.log_start):
                 yield f"{tp}: the batch {offsets_of(batch)} above the last stable offset {stable} was removed"
 
 
@@ -65,8 +65,8 @@ def deletion_keeps_what_it_cuts(before: State, after: State) -> Iterator[str]:
             continue
         is_aborted = aborted_batches(old)
         for batch in old.batches.overlapping(new.log_start, new.log_start + 1):
-            remaining = new.batches.overlapping(batch.base_offset, batch.limit)
-            if next(remaining, None) is None and not is_aborted(batch):
+            remaining_batches = new.batches.overlapping(batch.base_offset, batch.limit)
+            if next(remaining_batches, None) is None and not is_aborted(batch):
                 yield f"{tp}: the batch {offsets_of(batch)}, which the log start {new.log_start} cuts, was removed"
 
 
@@ -77,35 +77,35 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
     """
     for tp, old, new in _changed_logs(before, after):
         # The index may be long and mostly grows at its end: the common beginning is not hashed for each entry.
-        shared = len(old.aborted) if new.aborted[: len(old.aborted)] == old.aborted else 0
-        before_entries, after_entries = set(old.aborted[shared:]), set(new.aborted[shared:])
-        for entry in old.aborted[shared:]:
+        shared_count = len(old.aborted) if new.aborted[: len(old.aborted)] == old.aborted else 0
+        before_entries, after_entries = set(old.aborted[shared_count:]), set(new.aborted[shared_count:])
+        for entry in old.aborted[shared_count:]:
             if entry not in after_entries and entry.last_offset >= new.log_start and _has_data(new, entry):
                 yield f"{tp}: the transaction {entry.first_offset}-{entry.last_offset} left the aborted index with data"
-        for entry in new.aborted[shared:]:
+        for entry in new.aborted[shared_count:]:
             if entry not in before_entries and entry.first_offset < old.last_stable_offset:
                 yield f"{tp}: the offsets {entry.first_offset}-{entry.last_offset} were aborted after they were stable"
 
 
 def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
     """The object of a removed batch is dropped or released, and a dropped object is never named again."""
-    left, fresh = dict[str, Batch](), dict[str, Segment]()
+    left_batches, new_segments = dict[str, Batch](), dict[str, Segment]()
     logs = [(old, new or Partition()) for _, old, new in changed(before.partitions, after.partitions)]
     logs += [(Partition(), new) for _, new, old in changed(after.partitions, before.partitions) if old is None]
     for old, new in logs:
         removed, added = old.batches.changes(new.batches)
-        left |= {batch.segment.key: batch for batch in removed}
-        fresh |= {batch.segment.key: batch.segment for batch in added}
-    for key in sorted(left):
-        segment = left[key].segment
-        if left[key].alone and not segment.is_range:
-            remembered = segment.object in after.dropped or key in fresh
+        left_batches |= {batch.segment.key: batch for batch in removed}
+        new_segments |= {batch.segment.key: batch.segment for batch in added}
+    for key in sorted(left_batches):
+        segment = left_batches[key].segment
+        if left_batches[key].alone and not segment.is_range:
+            is_remembered = segment.object in after.dropped or key in new_segments
         else:
-            remembered = released_at(after, segment) == after.timestamp
-        if not remembered:
+            is_remembered = released_at(after, segment) == after.timestamp
+        if not is_remembered:
             yield f"a batch of {key} was removed, but that is neither dropped nor released: no vacuum will delete it"
-    for key in sorted(fresh):
-        if fresh[key].object in before.dropped:
+    for key in sorted(new_segments):
+        if new_segments[key].object in before.dropped:
             yield f"a batch names {key}, which was dropped: it may be deleted"
 
 
@@ -116,13 +116,16 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
             continue
         if new.producer_id == old.producer_id and new.epoch < old.epoch:
             yield f"transactional id {name!r}: the epoch went back from {old.epoch} to {new.epoch}"
-        reserved = old.state in DECIDED and new.producer_id == old.next_producer_id
-        if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not reserved:
+        was_reserved = old.state in DECIDED and new.producer_id == old.next_producer_id
+        if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not was_reserved:
             yield f"transactional id {name!r}: producer id {new.producer_id} was granted before"
-    for tp, log, later in _changed_logs(before, after):
-        for producer_id, producer, current in changed(log.producers, later.producers):
-            if current is not None and current.epoch < producer.epoch:
-                yield f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to {current.epoch}"
+    for tp, log, later_log in _changed_logs(before, after):
+        for producer_id, producer, later_producer in changed(log.producers, later_log.producers):
+            if later_producer is not None and later_producer.epoch < producer.epoch:
+                yield (
+                    f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to "
+                    f"{later_producer.epoch}"
+                )
 
 
 def decisions_never_change(before: State, after: State) -> Iterator[str]:
@@ -137,9 +140,9 @@ def decisions_never_change(before: State, after: State) -> Iterator[str]:
             continue
         if old.state not in DECIDED or new is None:
             continue
-        same = new.state is old.state and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)
-        followed = (new.producer_id, new.epoch) == (old.next_producer_id, old.next_epoch)
-        if not same and not followed:
+        is_same = new.state is old.state and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)
+        has_followed = (new.producer_id, new.epoch) == (old.next_producer_id, old.next_epoch)
+        if not is_same and not has_followed:
             yield f"transactional id {name!r} changed from {old.state.name} to {new.state.name} at epoch {new.epoch}"
 
 
@@ -184,12 +187,12 @@ def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
 
 def _changed_logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partition, Partition]]:
     """Yield the logs of both states that differ; a topic that was created again is another one."""
-    for tp, log, later in changed(before.partitions, after.partitions):
+    for tp, log, later_log in changed(before.partitions, after.partitions):
         old, new = before.topics.get(tp.topic), after.topics.get(tp.topic)
-        if later is not None and old is not None and new is not None and old.topic_id == new.topic_id:
-            yield tp, log, later
+        if later_log is not None and old is not None and new is not None and old.topic_id == new.topic_id:
+            yield tp, log, later_log
 
 
 def _has_data(partition: Partition, entry: AbortedTxn) -> bool:
-    inside = partition.batches.overlapping(entry.first_offset, entry.last_offset)
-    return any(batch.producer_id == entry.producer_id for batch in inside)
+    batches = partition.batches.overlapping(entry.first_offset, entry.last_offset)
+    return any(batch.producer_id == entry.producer_id for batch in batches)

@@ -56,10 +56,10 @@ def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
                 yield f"{tp}: transactional id {txn.transactional_id!r} lists it, but there is no such partition"
                 continue
             listed = partition.open_txns.get(txn.producer_id)
-            first = _first_offset(partition, txn)
-            if listed != first:
+            first_offset = _first_offset(partition, txn)
+            if listed != first_offset:
                 yield (
-                    f"{tp}: the open transaction of {txn.transactional_id!r} begins at {first}, "
+                    f"{tp}: the open transaction of {txn.transactional_id!r} begins at {first_offset}, "
                     f"but the table of open transactions says {listed}"
                 )
 
@@ -68,9 +68,11 @@ def stable_data_is_decided(state: State) -> Iterator[str]:
     """An open transaction has no data below the LSO (LSO-01)."""
     for tp, partition in sorted_items(state.partitions):
         stable = partition.last_stable_offset
-        for producer_id, first in sorted(partition.open_txns.items()):
-            if first < partition.log_start or first >= partition.high_watermark:
-                yield f"{tp}: the open transaction of producer id {producer_id} begins at {first}, outside the log"
+        for producer_id, first_offset in sorted(partition.open_txns.items()):
+            if first_offset < partition.log_start or first_offset >= partition.high_watermark:
+                yield (
+                    f"{tp}: the open transaction of producer id {producer_id} begins at {first_offset}, outside the log"
+                )
         for batch in partition.batches.overlapping(stable, partition.high_watermark):
             if batch.base_offset < stable < batch.limit:
                 yield f"{tp}: the batch {offsets_of(batch)} spans the last stable offset {stable}"
@@ -102,10 +104,10 @@ def aborted_index_sound(state: State) -> Iterator[str]:
 
 def _aborted_batches(batches: list[Batch], producer_id: int, marker: int) -> Iterator[str]:
     """Yield what is wrong with the batches between the first offset of an aborted transaction and its marker."""
-    own = [batch for batch in batches if batch.producer_id == producer_id]
-    if any(not batch.transactional for batch in own):
+    own_batches = [batch for batch in batches if batch.producer_id == producer_id]
+    if any(not batch.transactional for batch in own_batches):
         yield "contains a batch of that producer that is not transactional"
-    if len({batch.epoch for batch in own}) > 1:
+    if len({batch.epoch for batch in own_batches}) > 1:
         yield "contains batches of several epochs"
     if any(batch.limit > marker and not batch.segment.explicit_offsets for batch in batches):
         yield "has a record at the offset of its marker"

@@ -48,12 +48,14 @@ NO_BATCHES: LastBatches = {}
 
 
 def _fold_partitions(
-    state: State, changes: Iterable[tuple[TopicPartition, E]], after: Callable[[Partition, E, State], Partition]
+    state: State,
+    changes: Iterable[tuple[TopicPartition, E]],
+    partition_after: Callable[[Partition, E, State], Partition],
 ) -> State:
     """Fold consecutive changes of partitions, with one change of the map for all of them."""
     logs, changed = state.partitions, dict[TopicPartition, Partition]()
     for tp, change in changes:
-        changed[tp] = after(changed.get(tp) or logs[tp], change, state)
+        changed[tp] = partition_after(changed.get(tp) or logs[tp], change, state)
     return replace(state, partitions=logs.update(changed))
 
 
@@ -68,7 +70,7 @@ def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
 @fold_together(BatchesAppended)
 def _batches_appended(state: State, events: Sequence[BatchesAppended]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events if event.transactional))
-    batches = (placed for event in events for placed in event.placed(state.timestamp))
+    batches = (tp_and_batch for event in events for tp_and_batch in event.placed(state.timestamp))
     return _fold_partitions(state, batches, _batch_appended)
 
 
@@ -95,8 +97,8 @@ def _add_to_window(producer: ProducerState | None, batch: Batch, state: State) -
     first_offset = producer.current_txn_first_offset if producer is not None else None
     if batch.transactional and first_offset is None:
         first_offset = batch.base_offset
-    first, last = batch.base_sequence, next_sequence(batch.base_sequence, batch.records - 1)
-    metadata = BatchMetadata(first, last, batch.base_offset, batch.limit - 1, batch.appended_at)
+    first_sequence, last_sequence = batch.base_sequence, next_sequence(batch.base_sequence, batch.records - 1)
+    metadata = BatchMetadata(first_sequence, last_sequence, batch.base_offset, batch.limit - 1, batch.appended_at)
     return ProducerState(batch.epoch, (*window, metadata)[-WINDOW:], state.timestamp, first_offset)
 
 
@@ -113,23 +115,25 @@ def with_markers(state: State, markers: Sequence[MarkerWritten], logs: Mapping[T
     return replace(state, partitions=state.partitions.update(logs))
 
 
-def marker_written(partition: Partition, event: MarkerWritten, state: State, last: Batch | None = None) -> Partition:
+def marker_written(
+    partition: Partition, event: MarkerWritten, state: State, last_batch: Batch | None = None
+) -> Partition:
     """Write a marker: take one offset, end the open transaction, and set the producer's epoch (SEQ-09, PST-13).
 
     The partition keeps the epoch as in Kafka. A producer of another chain is also fenced in the whole chain.
 
-    ``last``: the batch of the transaction before the marker, if it is not folded. It only has to be added to the log:
-    the marker ends what :func:`_batch_appended` would remember of it.
+    ``last_batch``: the batch of the transaction before the marker, if it is not folded. It only has to be added to the
+    log: the marker ends what :func:`_batch_appended` would remember of it.
     """
     aborted, batches = partition.aborted, partition.batches
     first_offset = partition.open_txns.get(event.producer_id)
-    if last is not None:
-        batches = batches.append(last)
-        first_offset = last.base_offset if first_offset is None else first_offset
+    if last_batch is not None:
+        batches = batches.append(last_batch)
+        first_offset = last_batch.base_offset if first_offset is None else first_offset
     open_txns = partition.open_txns.discard(event.producer_id)
     if event.outcome is Outcome.ABORT and first_offset is not None:
-        stable = min(open_txns.values(), default=event.offset + 1)
-        aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
+        last_stable_offset = min(open_txns.values(), default=event.offset + 1)
+        aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, last_stable_offset))
     producers = partition.producers.insert(event.producer_id, _state_after_marker(event.epoch, state.timestamp))
     return partition.grown(event.offset + 1, batches, producers, open_txns, aborted)
 
@@ -146,8 +150,8 @@ def _producer_fenced(state: State, event: ProducerFenced) -> State:
     for tp in event.partitions:
         partition = state.partitions[tp]
         first_offset = partition.open_txns.get(event.producer_id)
-        fenced = ProducerState(event.epoch, (), state.timestamp, first_offset)
-        producers = partition.producers.insert(event.producer_id, fenced)
+        fenced_state = ProducerState(event.epoch, (), state.timestamp, first_offset)
+        producers = partition.producers.insert(event.producer_id, fenced_state)
         state = with_partition(state, tp, replace(partition, producers=producers))
     return with_fence(state, event.producer_id, event.epoch) if is_foreign(state, event.producer_id) else state
 
@@ -185,8 +189,8 @@ def append_batches(
     draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch], session_epoch: int = NO_PRODUCER
 ) -> tuple[Appended, ...]:
     """Append batches in order, each to its partition; return where each is, also of a repeated one (SEQ-03)."""
-    answers, last = begin_append(draft, producer, batches, session_epoch)
-    draft.state = fold_batches(draft.state, last)
+    answers, last_batches = begin_append(draft, producer, batches, session_epoch)
+    draft.state = fold_batches(draft.state, last_batches)
     return answers
 
 
@@ -200,46 +204,50 @@ def begin_append(
     ``session_epoch``: that of the transaction.
     """
     answers: list[Appended] = []
-    accepted: list[tuple[TopicPartition, Batch]] = []
-    run: dict[TopicPartition, Batch] = {}
+    appended_batches: list[tuple[TopicPartition, Batch]] = []
+    unfolded: dict[TopicPartition, Batch] = {}
     topics: set[tuple[str, str | None, int | None]] = set()
     for batch in batches:
         tp = batch.tp
-        if tp in run:
-            draft.emit(*append_events(run))
-            run = {}
+        if tp in unfolded:
+            draft.emit(*append_events(unfolded))
+            unfolded = {}
         partition = draft.state.partitions.get(tp)
         if partition is None or _topic_version(batch) not in topics:
             partition = partition_of(draft.state, tp)
             _check_topic(draft.state, batch)
             topics.add(_topic_version(batch))
-        placed = _decide_batch(draft.state, producer, batch, partition, session_epoch)
-        if isinstance(placed, Batch):
-            run[tp] = placed
-            accepted.append((tp, placed))
-            placed = Appended(tp, placed.base_offset, placed.limit, placed.appended_at)
-        answers.append(placed)
-    _check_shared_segments(producer, accepted)
-    draft.record(*append_events(run))
-    return tuple(answers), run
+        result = _decide_batch(draft.state, producer, batch, partition, session_epoch)
+        if isinstance(result, Batch):
+            unfolded[tp] = result
+            appended_batches.append((tp, result))
+            result = Appended(tp, result.base_offset, result.limit, result.appended_at)
+        answers.append(result)
+    _check_shared_segments(producer, appended_batches)
+    draft.record(*append_events(unfolded))
+    return tuple(answers), unfolded
 
 
-def _check_shared_segments(producer: ProducerIdentity, accepted: list[tuple[TopicPartition, Batch]]) -> None:
+def _check_shared_segments(producer: ProducerIdentity, batches: list[tuple[TopicPartition, Batch]]) -> None:
     """Refuse batches of one segment that describe it differently, or that have rows in common (INVALID_RECORD)."""
-    previous: dict[str, tuple[TopicPartition, Batch]] = {}
-    for tp, batch in sorted(accepted, key=lambda placed: placed[1].first_row):
+    previous_by_segment: dict[str, tuple[TopicPartition, Batch]] = {}
+    for tp, batch in sorted(batches, key=lambda tp_and_batch: tp_and_batch[1].first_row):
         key = batch.segment.key
-        other, earlier = previous.get(key, (tp, None))
-        previous[key] = tp, batch
-        if earlier is None:
+        other_tp, other = previous_by_segment.get(key, (tp, None))
+        previous_by_segment[key] = tp, batch
+        if other is None:
             continue
-        if (other.topic, earlier.segment, earlier.timestamp_type) != (tp.topic, batch.segment, batch.timestamp_type):
+        if (other_tp.topic, other.segment, other.timestamp_type) != (
+            tp.topic,
+            batch.segment,
+            batch.timestamp_type,
+        ):
             problem = "are of different topics, or describe it differently"
-        elif batch.first_row < earlier.first_row + earlier.records:
+        elif batch.first_row < other.first_row + other.records:
             problem = f"both have its row {batch.first_row}"
         else:
             continue
-        msg = f"{producer} sent batches of the segment {key} to {other} and {tp}, which {problem}"
+        msg = f"{producer} sent batches of the segment {key} to {other_tp} and {tp}, which {problem}"
         raise ProducerError(msg)
 
 
@@ -307,21 +315,21 @@ def _check_topic(state: State, batch: NewBatch) -> None:
 
 def window_of(partition: Partition, producer_id: int, epoch: int) -> tuple[BatchMetadata, ...]:
     """Return the window of a producer at this epoch."""
-    current = partition.producers.get(producer_id)
-    return current.batches if current is not None and current.epoch == epoch else ()
+    producer_state = partition.producers.get(producer_id)
+    return producer_state.batches if producer_state is not None and producer_state.epoch == epoch else ()
 
 
 def kept_window(partition: Partition, producer_id: int, session_epoch: int) -> tuple[BatchMetadata, ...]:
     """Return the kept part of the window of earlier transactions of a session."""
-    kept = partition.session_windows.get(producer_id)
-    return kept.batches if kept is not None and kept.session_epoch == session_epoch else ()
+    window = partition.session_windows.get(producer_id)
+    return window.batches if window is not None and window.session_epoch == session_epoch else ()
 
 
 def _session_window(partition: Partition, producer: ProducerIdentity, session_epoch: int) -> tuple[BatchMetadata, ...]:
     """Return the window of a producer, after the kept part of earlier transactions of its session."""
-    kept = kept_window(partition, producer.producer_id, session_epoch)
+    kept_batches = kept_window(partition, producer.producer_id, session_epoch)
     window = window_of(partition, producer.producer_id, producer.epoch)
-    return (*kept, *window)[-WINDOW:] if kept else window
+    return (*kept_batches, *window)[-WINDOW:] if kept_batches else window
 
 
 def find_repeated(
@@ -340,10 +348,10 @@ def _find_in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appende
         OutOfOrderSequenceError: It has the sequences of a batch of an aborted transaction of the session.
     """
     last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
-    for stored in window:
-        if (stored.first_sequence, stored.last_sequence) != (batch.base_sequence, last_sequence):
+    for metadata in window:
+        if (metadata.first_sequence, metadata.last_sequence) != (batch.base_sequence, last_sequence):
             continue
-        if stored.base_offset == NO_OFFSET:
+        if metadata.base_offset == NO_OFFSET:
             # No caller waits for the answer to a batch of an aborted transaction, but librdkafka gives the sequences of
             # one whose request it has given up to new records, which a repetition would lose.
             msg = (
@@ -351,7 +359,7 @@ def _find_in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appende
                 "earlier transaction, which was aborted"
             )
             raise OutOfOrderSequenceError(msg)
-        return Appended(batch.tp, stored.base_offset, stored.last_offset + 1, stored.timestamp, duplicate=True)
+        return Appended(batch.tp, metadata.base_offset, metadata.last_offset + 1, metadata.timestamp, duplicate=True)
     return None
 
 
@@ -367,26 +375,26 @@ def _check_sequence(
         ProducerFencedError: The partition has seen a newer epoch.
         OutOfOrderSequenceError: The sequence is neither the next one nor that of a batch in the window.
     """
-    current = partition.producers.get(producer.producer_id)
-    if current is not None and producer.epoch < current.epoch:
-        msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {current.epoch}"
+    producer_state = partition.producers.get(producer.producer_id)
+    if producer_state is not None and producer.epoch < producer_state.epoch:
+        msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {producer_state.epoch}"
         raise ProducerFencedError(msg)
     window = _session_window(partition, producer, session_epoch)
-    repeated = _find_in_window(window, batch)
-    if repeated is not None:
-        return repeated
-    expected = 0
+    repeated_batch = _find_in_window(window, batch)
+    if repeated_batch is not None:
+        return repeated_batch
+    expected_sequence = 0
     if window:
-        expected = next_sequence(window[-1].last_sequence)
-    elif current is None and (producer.transactional_id is None or session_epoch != NO_PRODUCER):
+        expected_sequence = next_sequence(window[-1].last_sequence)
+    elif producer_state is None and (producer.transactional_id is None or session_epoch != NO_PRODUCER):
         # The state of an idempotent producer may have expired, so its first batch may have any sequence (SEQ-08). So
         # may that of a session, which outlives its transactions.
-        expected = batch.base_sequence
-    if batch.base_sequence != expected:
-        earlier = _find_in_open_txn(partition, producer, batch)
-        if earlier is not None:
-            return earlier
-        msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}, where {expected} is expected"
+        expected_sequence = batch.base_sequence
+    if batch.base_sequence != expected_sequence:
+        earlier_batch = _find_in_open_txn(partition, producer, batch)
+        if earlier_batch is not None:
+            return earlier_batch
+        msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}, where {expected_sequence} is expected"
         raise OutOfOrderSequenceError(msg)
     return None
 
@@ -397,23 +405,23 @@ def _find_in_open_txn(partition: Partition, producer: ProducerIdentity, batch: N
     A job registers all its batches of a chain in one step, possibly more than a window holds. If another chain fails,
     all of them are sent again (SEQ-03, REC-01).
     """
-    first = partition.open_txns.get(producer.producer_id)
-    if first is None or producer.transactional_id is None:
+    first_offset = partition.open_txns.get(producer.producer_id)
+    if first_offset is None or producer.transactional_id is None:
         return None
-    for stored in partition.batches.overlapping(first, partition.high_watermark):
-        if _is_batch(stored, producer, batch):
-            return Appended(batch.tp, stored.base_offset, stored.limit, stored.appended_at, duplicate=True)
+    for log_batch in partition.batches.overlapping(first_offset, partition.high_watermark):
+        if _is_batch(log_batch, producer, batch):
+            return Appended(batch.tp, log_batch.base_offset, log_batch.limit, log_batch.appended_at, duplicate=True)
     return None
 
 
-def _is_batch(stored: Batch, producer: ProducerIdentity, batch: NewBatch) -> bool:
-    """Whether ``stored`` is the batch, from an earlier attempt."""
+def _is_batch(log_batch: Batch, producer: ProducerIdentity, batch: NewBatch) -> bool:
+    """Whether ``log_batch`` is the batch, from an earlier attempt."""
     identity = (producer.producer_id, producer.epoch, batch.base_sequence)
-    if (stored.producer_id, stored.epoch, stored.base_sequence) != identity:
+    if (log_batch.producer_id, log_batch.epoch, log_batch.base_sequence) != identity:
         return False
-    if stored.segment.inlined:  # Its key is that of the entry which took it.
-        return stored.segment.sha256 == batch.segment.sha256
-    return stored.segment.key == batch.segment.key
+    if log_batch.segment.inlined:  # Its key is that of the entry which took it.
+        return log_batch.segment.sha256 == batch.segment.sha256
+    return log_batch.segment.key == batch.segment.key
 
 
 def find_batch(state: State, producer: ProducerIdentity, batch: NewBatch, ended_at: int) -> Appended:
@@ -423,9 +431,9 @@ def find_batch(state: State, producer: ProducerIdentity, batch: NewBatch, ended_
     the offsets are not known: -1, as in Kafka.
     """
     partition = state.partition(batch.tp)
-    for stored in reversed(partition.batches) if partition is not None else ():
-        if _is_batch(stored, producer, batch):
-            return Appended(batch.tp, stored.base_offset, stored.limit, stored.appended_at, duplicate=True)
+    for log_batch in reversed(partition.batches) if partition is not None else ():
+        if _is_batch(log_batch, producer, batch):
+            return Appended(batch.tp, log_batch.base_offset, log_batch.limit, log_batch.appended_at, duplicate=True)
     return Appended(batch.tp, -1, -1, ended_at, duplicate=True)
 
 

@@ -112,30 +112,31 @@ class BatchList(Generic[T]):
 
     def extended(self, runs: Sequence[Run[T]]) -> BatchList[T]:
         """Return a list that also has the batches of these runs, none of which is among the others."""
-        own = self._all_batches()
-        if own and runs and runs[0].base_offset < own[-1].limit:
+        own_runs = self._all_batches()
+        if own_runs and runs and runs[0].base_offset < own_runs[-1].limit:
             return self.replace((), chain.from_iterable(runs))
-        return BatchList._from_runs((*own, *runs))
+        return BatchList._from_runs((*own_runs, *runs))
 
     def replace(self, removed: Iterable[T], added: Iterable[T]) -> BatchList[T]:
         """Return a list without the ``removed`` batches and with the ``added`` ones, in offset order.
 
         The runs before and after them are shared.
         """
-        dropped, new = {batch.base_offset for batch in removed}, sorted(added, key=_base_offset_of)
-        if not dropped and not new:
+        removed_offsets, new_batches = {batch.base_offset for batch in removed}, sorted(added, key=_base_offset_of)
+        if not removed_offsets and not new_batches:
             return self
         runs = self._all_batches()
-        first_offset = min([*dropped, *(batch.base_offset for batch in new[:1])])
-        last_offset = max([*dropped, *(batch.base_offset for batch in new[-1:])])
+        first_offset = min([*removed_offsets, *(batch.base_offset for batch in new_batches[:1])])
+        last_offset = max([*removed_offsets, *(batch.base_offset for batch in new_batches[-1:])])
         begin = max(0, bisect_right(runs, first_offset, key=_first_offset) - 1)
         end = max(begin, bisect_right(runs, last_offset, key=_first_offset))
         while begin > 0 and isinstance(runs[begin - 1], Chunk) and len(runs[begin - 1]) < _CHUNK:
             begin -= 1  # What is left of earlier changes becomes one run.
-        remaining = [batch for run in runs[begin:end] for batch in run if batch.base_offset not in dropped]
-        return BatchList._from_runs(
-            (*runs[:begin], *_chunks_of(sorted([*remaining, *new], key=_base_offset_of)), *runs[end:])
-        )
+        remaining_batches = [
+            batch for run in runs[begin:end] for batch in run if batch.base_offset not in removed_offsets
+        ]
+        batches = sorted([*remaining_batches, *new_batches], key=_base_offset_of)
+        return BatchList._from_runs((*runs[:begin], *_chunks_of(batches), *runs[end:]))
 
     def starting_at(self, offset: int) -> BatchList[T]:
         """Return a list without the batches that end at or before ``offset``."""
@@ -152,10 +153,10 @@ class BatchList(Generic[T]):
         if start >= limit:
             return
         runs = self._all_batches()
-        first = max(0, bisect_right(runs, start, key=_first_offset) - 1)
-        for run in runs[first : bisect_left(runs, limit, key=_first_offset)]:
-            at = max(0, bisect_right(run, start, key=_base_offset_of) - 1) if run is runs[first] else 0
-            for batch in islice(run, at, None):
+        first_run = max(0, bisect_right(runs, start, key=_first_offset) - 1)
+        for run in runs[first_run : bisect_left(runs, limit, key=_first_offset)]:
+            first_index = max(0, bisect_right(run, start, key=_base_offset_of) - 1) if run is runs[first_run] else 0
+            for batch in islice(run, first_index, None):
                 if batch.base_offset >= limit:
                     return
                 if batch.limit > start:
@@ -164,21 +165,21 @@ class BatchList(Generic[T]):
     def in_memory_from(self, offset: int) -> bool:
         """Whether all batches from an offset on are in memory: reading others costs requests."""
         runs = self._all_batches()
-        first = max(0, bisect_right(runs, offset, key=_first_offset) - 1)
-        return all(isinstance(run, Chunk) for run in runs[first:])
+        first_run = max(0, bisect_right(runs, offset, key=_first_offset) - 1)
+        return all(isinstance(run, Chunk) for run in runs[first_run:])
 
     def changes(self, later: BatchList[T]) -> tuple[list[T], list[T]]:
         """Return the batches that a later version of this list has removed, and those that it has added.
 
         The cost depends on the runs that the two do not share.
         """
-        batches, later_batches = self._all_batches(), later._all_batches()
-        least = min(len(batches), len(later_batches))
-        head = next((at for at in range(least) if batches[at] is not later_batches[at]), least)
-        least -= head
-        tail = next((at for at in range(least) if batches[-1 - at] is not later_batches[-1 - at]), least)
-        before = _by_offset(batches[head : len(batches) - tail])
-        after = _by_offset(later_batches[head : len(later_batches) - tail])
+        runs, later_runs = self._all_batches(), later._all_batches()
+        count = min(len(runs), len(later_runs))
+        head = next((index for index in range(count) if runs[index] is not later_runs[index]), count)
+        count -= head
+        tail = next((index for index in range(count) if runs[-1 - index] is not later_runs[-1 - index]), count)
+        before = _by_offset(runs[head : len(runs) - tail])
+        after = _by_offset(later_runs[head : len(later_runs) - tail])
         return [*_batches_missing_in(before, after)], [*_batches_missing_in(after, before)]
 
     def __iter__(self) -> Iterator[T]:
@@ -205,7 +206,7 @@ class BatchList(Generic[T]):
 
 
 def _chunks_of(batches: Sequence[T]) -> tuple[Chunk[T], ...]:
-    return tuple(Chunk(batches[at : at + _CHUNK]) for at in range(0, len(batches), _CHUNK))
+    return tuple(Chunk(batches[start : start + _CHUNK]) for start in range(0, len(batches), _CHUNK))
 
 
 def _by_offset(runs: Iterable[Run[T]]) -> dict[int, T]:

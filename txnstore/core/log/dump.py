@@ -126,9 +126,9 @@ def log_lines(
         transactional_ids: The transactional id of each producer id that has one.
         chains: The number of chains of the store.
     """
-    aborts = {each.last_offset: each.producer_id for each in partition.aborted}
-    known = {offset for offset, trace in traces.items() if trace.marker is not None} | aborts.keys()
-    markers = sorted(offset for offset in known if partition.log_start <= offset < partition.high_watermark)
+    aborts = {entry.last_offset: entry.producer_id for entry in partition.aborted}
+    known_offsets = {offset for offset, trace in traces.items() if trace.marker is not None} | aborts.keys()
+    markers = sorted(offset for offset in known_offsets if partition.log_start <= offset < partition.high_watermark)
     lines = [*_batch_lines(partition, traces), *(_marker_line(offset, traces, aborts) for offset in markers)]
     lines.sort(key=lambda line: line.base_offset)
     for line in _without_gaps(lines, partition.log_start, partition.high_watermark):
@@ -143,7 +143,7 @@ def _batch_lines(partition: Partition, traces: Mapping[int, Trace]) -> Iterator[
 
 def _batch_line(batch: Batch, outcome: str, trace: Trace | None) -> LogLine:
     """Return the line of a batch; a merged one has lost its transaction and its append time."""
-    merged, sequence = outcome == "compacted", _or_none(batch.base_sequence)
+    is_merged, sequence = outcome == "compacted", _or_none(batch.base_sequence)
     return LogLine(
         kind="batch",
         base_offset=batch.base_offset,
@@ -154,10 +154,10 @@ def _batch_line(batch: Batch, outcome: str, trace: Trace | None) -> LogLine:
         epoch=_or_none(batch.epoch),
         base_sequence=sequence,
         last_sequence=None if sequence is None else next_sequence(sequence, batch.records - 1),
-        transactional=None if merged else batch.transactional,
+        transactional=None if is_merged else batch.transactional,
         min_timestamp=batch.min_timestamp,
         max_timestamp=batch.max_timestamp,
-        appended_at=None if merged else batch.appended_at,
+        appended_at=None if is_merged else batch.appended_at,
         entry=trace.entry if trace is not None else None,
         segment=batch.segment.key,
         bytes=batch.size,
@@ -169,7 +169,7 @@ def _marker_line(offset: int, traces: Mapping[int, Trace], aborts: Mapping[int, 
     trace = traces.get(offset)
     if trace is None or trace.marker is None:
         return LogLine("marker", offset, offset, Outcome.ABORT.value, producer_id=aborts[offset], transactional=True)
-    marker, at = trace.marker, trace.timestamp
+    marker, written_at = trace.marker, trace.timestamp
     return LogLine(
         kind="marker",
         base_offset=offset,
@@ -178,23 +178,23 @@ def _marker_line(offset: int, traces: Mapping[int, Trace], aborts: Mapping[int, 
         producer_id=marker.producer_id,
         epoch=marker.epoch,
         transactional=True,
-        min_timestamp=at,
-        max_timestamp=at,
-        appended_at=at,
+        min_timestamp=written_at,
+        max_timestamp=written_at,
+        appended_at=written_at,
         entry=trace.entry,
     )
 
 
 def _without_gaps(lines: Iterable[LogLine], start: int, end: int) -> Iterator[LogLine]:
     """Yield the lines, and between them a line for each run of offsets that no line covers."""
-    following = start
+    next_offset = start
     for line in lines:
-        if line.base_offset > following:
-            yield LogLine("unknown", following, line.base_offset - 1)
+        if line.base_offset > next_offset:
+            yield LogLine("unknown", next_offset, line.base_offset - 1)
         yield line
-        following = max(following, line.last_offset + 1)
-    if following < end:
-        yield LogLine("unknown", following, end - 1)
+        next_offset = max(next_offset, line.last_offset + 1)
+    if next_offset < end:
+        yield LogLine("unknown", next_offset, end - 1)
 
 
 def _with_producer(line: LogLine, transactional_ids: Mapping[int, str], chains: int) -> LogLine:

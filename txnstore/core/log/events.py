@@ -66,10 +66,10 @@ class BatchesAppended:
             )
 
 
-def append_events(placed: Mapping[TopicPartition, Batch]) -> list[BatchesAppended]:
+def append_events(batches: Mapping[TopicPartition, Batch]) -> list[BatchesAppended]:
     """Return the events of batches of one producer, one for each segment."""
     events: dict[tuple[str, str], BatchesAppended] = {}
-    for tp, batch in placed.items():
+    for tp, batch in batches.items():
         segment = batch.segment
         event = events.get((tp.topic, segment.key))
         if event is None:

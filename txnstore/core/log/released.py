@@ -28,19 +28,21 @@ def with_removed(state: State, removed: Iterable[Batch], added: Iterable[Batch] 
     ``added``: the batches in their place, which may name the same segments.
     """
     still_named = {batch.segment.object for batch in added}
-    dropped, released, entries = dict[str, int](), dict[str, int](), set[int]()
+    newly_dropped, newly_released, sequences = dict[str, int](), dict[str, int](), set[int]()
     for batch in removed:
         segment = batch.segment
         if segment.inlined:
-            entries.add(entry_of(segment.object))
+            sequences.add(entry_of(segment.object))
         elif segment.is_range or not batch.alone:
-            released[segment.object] = state.timestamp
+            newly_released[segment.object] = state.timestamp
         elif segment.object not in still_named:
-            dropped[segment.object] = state.timestamp
-    if dropped or released:
-        state = replace(state, dropped=state.dropped.update(dropped), released=state.released.update(released))
-    if entries:
-        span = EntrySpan(min(entries), max(entries), state.timestamp)
+            newly_dropped[segment.object] = state.timestamp
+    if newly_dropped or newly_released:
+        state = replace(
+            state, dropped=state.dropped.update(newly_dropped), released=state.released.update(newly_released)
+        )
+    if sequences:
+        span = EntrySpan(min(sequences), max(sequences), state.timestamp)
         state = replace(state, released_entries=join_span(state.released_entries, span))
     return state
 
@@ -65,6 +67,6 @@ def entry_released_at(state: State, sequence: int) -> int | None:
 def join_span(spans: tuple[EntrySpan, ...], span: EntrySpan) -> tuple[EntrySpan, ...]:
     """Add a span that is not older: joined with the last one if both are of the same hour."""
     if spans and spans[-1].at // _JOINED_MS == span.at // _JOINED_MS:
-        last = spans[-1]
-        return (*spans[:-1], EntrySpan(min(last.first, span.first), max(last.last, span.last), span.at))
+        last_span = spans[-1]
+        return (*spans[:-1], EntrySpan(min(last_span.first, span.first), max(last_span.last, span.last), span.at))
     return (*spans, span)

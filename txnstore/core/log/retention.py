@@ -38,8 +38,8 @@ HIGH_WATERMARK = -1
 
 def to_leader(command: DeleteRecords, chains: int) -> int:
     """Return the chain that leads all partitions of the command."""
-    (number,) = {chain_of_partition(tp, chains) for tp in partitions_of_deletions(command)}
-    return number
+    (leader,) = {chain_of_partition(tp, chains) for tp in partitions_of_deletions(command)}
+    return leader
 
 
 def partitions_of_deletions(command: DeleteRecords) -> Iterator[TopicPartition]:
@@ -92,19 +92,19 @@ def new_log_start(
         policy = topic.config["cleanup.policy"] or "empty"
         msg = f"records of {tp} cannot be deleted: cleanup.policy of topic {tp.topic!r} is {policy}, without delete"
         raise PolicyViolationError(msg)
-    end = partition.high_watermark
-    start = end if offset == HIGH_WATERMARK else offset
-    if not 0 <= start <= end:
-        msg = f"cannot delete the records of {tp} below offset {offset}: its high watermark is {end}"
+    high_watermark = partition.high_watermark
+    start = high_watermark if offset == HIGH_WATERMARK else offset
+    if not 0 <= start <= high_watermark:
+        msg = f"cannot delete the records of {tp} below offset {offset}: its high watermark is {high_watermark}"
         raise OffsetOutOfRangeError(msg)
-    stable = partition.last_stable_offset
-    if start > stable:
+    last_stable_offset = partition.last_stable_offset
+    if start > last_stable_offset:
         producer_id = min(partition.open_txns, key=partition.open_txns.__getitem__)
         name = holder(producer_id)
         whose = f"of transactional id {name!r}" if name is not None else f"of producer id {producer_id}"
         msg = (
             f"cannot delete the records of {tp} below offset {start}: the open transaction {whose} begins at offset "
-            f"{stable}"
+            f"{last_stable_offset}"
         )
         raise UndecidedRecordsError(msg)
     return max(start, partition.log_start)
@@ -124,9 +124,9 @@ def _transactional_id_of(state: State, producer_id: int) -> str | None:
 def _log_start_moved(state: State, event: LogStartMoved) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
-    after = replace(with_log_start(partition, event.offset), revision=state.sequence)
+    partition_after = replace(with_log_start(partition, event.offset), revision=state.sequence)
     removed = [batch for batch in partition.batches.overlapping(0, event.offset) if batch.limit <= event.offset]
-    return with_removed(with_partition(state, tp, after), removed)
+    return with_removed(with_partition(state, tp, partition_after), removed)
 
 
 def with_log_start(partition: Partition, offset: int) -> Partition:
@@ -170,15 +170,15 @@ def plan_retention(partition: Partition, retention_ms: int, retention_bytes: int
         now: The present time in ms.
     """
     removed: list[Batch] = []
-    surplus = sum(batch.size for batch in partition.batches) - retention_bytes if retention_bytes >= 0 else -1
+    surplus_bytes = sum(batch.size for batch in partition.batches) - retention_bytes if retention_bytes >= 0 else -1
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
-        old = 0 <= retention_ms < now - batch.max_timestamp
-        if not (old or batch.size <= surplus):
+        is_old = 0 <= retention_ms < now - batch.max_timestamp
+        if not (is_old or batch.size <= surplus_bytes):
             break
         removed.append(batch)
-        surplus -= batch.size
+        surplus_bytes -= batch.size
     if not removed:
         return RetentionPlan(partition.log_start)
-    later = partition.batches.overlapping(removed[-1].limit, partition.high_watermark)
-    start = next((batch.base_offset for batch in later), partition.high_watermark)
+    later_batches = partition.batches.overlapping(removed[-1].limit, partition.high_watermark)
+    start = next((batch.base_offset for batch in later_batches), partition.high_watermark)
     return RetentionPlan(min(start, partition.last_stable_offset), tuple(removed))

@@ -39,14 +39,14 @@ def each_visible(
     limit: int | None = None,
 ) -> Iterator[Slice]:
     """Yield the slices of :func:`visible` one at a time; slices not asked for are not read from the log's index."""
-    first = max(partition.log_start, start if start is not None else partition.log_start)
-    last = partition.read_limit(isolation)
+    start_offset = max(partition.log_start, start if start is not None else partition.log_start)
+    limit_offset = partition.read_limit(isolation)
     if limit is not None:
-        last = min(last, limit)
+        limit_offset = min(limit_offset, limit)
     is_aborted = aborted_batches(partition) if isolation is Isolation.READ_COMMITTED else None
-    for batch in partition.batches.overlapping(first, last):
+    for batch in partition.batches.overlapping(start_offset, limit_offset):
         if is_aborted is None or not is_aborted(batch):
-            yield Slice(tp, batch, max(first, batch.base_offset), min(last, batch.limit))
+            yield Slice(tp, batch, max(start_offset, batch.base_offset), min(limit_offset, batch.limit))
 
 
 def count_records(partition: Partition, start: int, limit: int) -> int:
@@ -62,8 +62,8 @@ def count_records(partition: Partition, start: int, limit: int) -> int:
 
 def is_open(partition: Partition, batch: Batch) -> bool:
     """Whether a batch belongs to an open transaction."""
-    first = partition.open_txns.get(batch.producer_id) if batch.transactional else None
-    return first is not None and first <= batch.base_offset
+    first_offset = partition.open_txns.get(batch.producer_id) if batch.transactional else None
+    return first_offset is not None and first_offset <= batch.base_offset
 
 
 class aborted_batches:  # noqa: N801 - used as a function that keeps its index
@@ -82,8 +82,8 @@ class aborted_batches:  # noqa: N801 - used as a function that keeps its index
         if not batch.transactional or batch.producer_id not in self._firsts:
             return False
         # The transactions of a producer do not overlap, so their ranges ascend and at most one contains the batch.
-        at = bisect_right(self._firsts[batch.producer_id], batch.base_offset) - 1
-        return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]
+        index = bisect_right(self._firsts[batch.producer_id], batch.base_offset) - 1
+        return index >= 0 and batch.base_offset <= self._lasts[batch.producer_id][index]
 
 
 def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation, offset: int) -> None:

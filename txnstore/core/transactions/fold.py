@@ -27,10 +27,10 @@ def _producer_initialized(state: State, event: ProducerInitialized) -> State:
     state = replace(state, next_producer_id=max(state.next_producer_id, event.producer_id + 1))
     if event.transactional_id is None:
         return state
-    before = state.transactions.get(event.transactional_id)
-    if event.keeps and before is not None:
-        renewed = replace(before, epoch=event.epoch, timeout_ms=event.timeout_ms, updated_at=state.timestamp)
-        return _with_transaction(state, replace(renewed, last_epoch=NO_PRODUCER, previous_producer_id=NO_PRODUCER))
+    earlier_txn = state.transactions.get(event.transactional_id)
+    if event.keeps and earlier_txn is not None:
+        renewed_txn = replace(earlier_txn, epoch=event.epoch, timeout_ms=event.timeout_ms, updated_at=state.timestamp)
+        return _with_transaction(state, replace(renewed_txn, last_epoch=NO_PRODUCER, previous_producer_id=NO_PRODUCER))
     txn = Transaction(
         transactional_id=event.transactional_id,
         producer_id=event.producer_id,
@@ -39,7 +39,7 @@ def _producer_initialized(state: State, event: ProducerInitialized) -> State:
         last_epoch=event.last_epoch,
         previous_producer_id=event.previous_producer_id,
         updated_at=state.timestamp,
-        versions=before.versions if before else Map(),
+        versions=earlier_txn.versions if earlier_txn else Map(),
     )
     return _with_transaction(state, txn)
 
@@ -112,24 +112,24 @@ def _with_session_window(partition: Partition, event: SessionContinued) -> Parti
 
     Of an aborted transaction only the sequences are kept: no reader needs the places of its batches.
     """
-    kept = kept_window(partition, event.producer_id, event.session_epoch)
-    ended = window_of(partition, event.producer_id, event.epoch)
+    kept_batches = kept_window(partition, event.producer_id, event.session_epoch)
+    batches_of_txn = window_of(partition, event.producer_id, event.epoch)
     if event.outcome is Outcome.ABORT:
-        ended = tuple(replace(batch, base_offset=NO_OFFSET, last_offset=NO_OFFSET) for batch in ended)
-    window = SessionWindow(event.session_epoch, (*kept, *ended)[-WINDOW:])
+        batches_of_txn = tuple(replace(batch, base_offset=NO_OFFSET, last_offset=NO_OFFSET) for batch in batches_of_txn)
+    window = SessionWindow(event.session_epoch, (*kept_batches, *batches_of_txn)[-WINDOW:])
     return replace(partition, session_windows=partition.session_windows.insert(event.producer_id, window))
 
 
 @fold(TxnCompleted)
 def _txn_completed(state: State, event: TxnCompleted) -> State:
     txn = state.transactions[event.transactional_id]
-    rotated = event.next_producer_id != txn.producer_id
+    is_rotated = event.next_producer_id != txn.producer_id
     txn = replace(
         txn,
         producer_id=event.next_producer_id,
         epoch=event.next_epoch,
         last_epoch=event.epoch,
-        previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
+        previous_producer_id=txn.producer_id if is_rotated else NO_PRODUCER,
         next_producer_id=NO_PRODUCER,
         next_epoch=NO_PRODUCER,
         prepared_epoch=NO_PRODUCER,

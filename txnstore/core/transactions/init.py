@@ -54,19 +54,19 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Dec
             raise InvalidPidMappingError(msg)
         return _grant(draft, command, draft.state.next_producer_id, 0)
     if command.expected is not None:
-        granted = _repeated_identity(txn, command.expected)
-        if granted is not None:
+        granted_identity = _repeated_identity(txn, command.expected)
+        if granted_identity is not None:
             # If an end has bumped the caller's epoch, that bump is the answer, and its transaction is completed.
-            return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else granted
+            return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else granted_identity
     if command.keep_prepared and txn.state is TxnState.ONGOING and txn.is_prepared:
         return _keep_prepared(draft, command, txn)
     # The client's own abort leaves its session, so that the command is recognised when it is repeated.
     in_session = command.expected is not None and txn.in_session
-    unfinished = decided_of(txn)
+    unfinished_txn = decided_of(txn)
     if txn.state is TxnState.ONGOING:
-        unfinished = decide_end(draft, txn, Outcome.ABORT, session=in_session)
-    if unfinished is not None:
-        return unfinished
+        unfinished_txn = decide_end(draft, txn, Outcome.ABORT, session=in_session)
+    if unfinished_txn is not None:
+        return unfinished_txn
     txn = draft.state.transactions[transactional_id]
     if command.expected is not None and not in_session and is_previous_identity(txn, command.expected):
         # The end has already bumped the caller's epoch.
@@ -76,19 +76,21 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Dec
     return _grant(draft, command, txn.producer_id, txn.epoch + 1)
 
 
-def _repeated_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerIdentity | None:
+def _repeated_identity(txn: Transaction, expected_identity: tuple[int, int]) -> ProducerIdentity | None:
     """Return the identity that an earlier attempt of this init was granted; None if there was none (KIP-360).
 
     Raises:
         ProducerFencedError: The expected identity is neither the current one nor the one before it.
     """
-    if expected == client_identity(txn) or (not txn.in_session and expected == next_id_and_epoch(txn)):
+    if expected_identity == client_identity(txn) or (
+        not txn.in_session and expected_identity == next_id_and_epoch(txn)
+    ):
         return None
     # A decided transaction that has left its session was ended by another process: its epoch was never the client's,
     # and the one before it, with which the session began, has ended.
-    if not txn.in_session and txn.state not in DECIDED and is_previous_identity(txn, expected):
+    if not txn.in_session and txn.state not in DECIDED and is_previous_identity(txn, expected_identity):
         return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
-    raise fenced_error(txn, ProducerIdentity(*expected, txn.transactional_id))
+    raise fenced_error(txn, ProducerIdentity(*expected_identity, txn.transactional_id))
 
 
 def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) -> ProducerIdentity:

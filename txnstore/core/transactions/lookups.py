@@ -61,11 +61,11 @@ def decided_of(txn: Transaction) -> DecidedTransaction | None:
     )
 
 
-def spans_chains(state: State, decided: DecidedTransaction) -> bool:
+def spans_chains(state: State, decided_txn: DecidedTransaction) -> bool:
     """Whether other chains take part in the transaction."""
     return not (
-        all(leads_partition(state, tp) for tp in decided.partitions)
-        and all(leads_group(state, group) for group in decided.groups)
+        all(leads_partition(state, tp) for tp in decided_txn.partitions)
+        and all(leads_group(state, group) for group in decided_txn.groups)
     )
 
 
@@ -104,12 +104,12 @@ def repeated_batches(
         states: For the partition of each batch the state of the chain that leads it.
         txn: The transaction of the producer.
     """
-    found = [
+    answers = [
         find_repeated(states[batch.tp].partition(batch.tp), command.producer, batch, txn.session_epoch)
         for batch in command.batches
     ]
-    repeated = tuple(item for item in found if item is not None)
-    return repeated if repeated and len(repeated) == len(found) and not command.offsets else None
+    known_answers = tuple(item for item in answers if item is not None)
+    return known_answers if known_answers and len(known_answers) == len(answers) and not command.offsets else None
 
 
 def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:
@@ -127,8 +127,8 @@ def next_id_and_epoch(txn: Transaction) -> tuple[int, int]:
 def is_previous_identity(txn: Transaction, identity: tuple[int, int]) -> bool:
     """Whether this (producer id, epoch) is the one before the current one, whose requests may be retried."""
     producer_id, epoch = identity
-    before = txn.producer_id if txn.previous_producer_id == NO_PRODUCER else txn.previous_producer_id
-    return epoch != NO_PRODUCER and (producer_id, epoch) == (before, txn.last_epoch)
+    producer_id_before = txn.producer_id if txn.previous_producer_id == NO_PRODUCER else txn.previous_producer_id
+    return epoch != NO_PRODUCER and (producer_id, epoch) == (producer_id_before, txn.last_epoch)
 
 
 def still_ending_error(txn: Transaction) -> ConcurrentTransactionsError:

@@ -109,8 +109,8 @@ class Transaction:
 
         A prepared transaction has none, and no transaction of an id with two-phase commit (TPC-02, KIP-939).
         """
-        timed = self.state is TxnState.ONGOING and not self.is_prepared and not self.two_phase
-        return self.started_at if timed else None
+        is_timed = self.state is TxnState.ONGOING and not self.is_prepared and not self.two_phase
+        return self.started_at if is_timed else None
 
     @property
     def two_phase(self) -> bool:
@@ -127,5 +127,5 @@ class Transaction:
 
         For what is shown only. ``chain.ages.Ages`` decides whether it may be aborted (TMO-01).
         """
-        started = self.timed_from
-        return started is not None and started + self.timeout_ms < now
+        started_at = self.timed_from
+        return started_at is not None and started_at + self.timeout_ms < now

@@ -85,9 +85,9 @@ from txnstore.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
 @command(CompleteTxn, route=None, right=no_right)
 def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
     """Complete a decided transaction; without effect if it is completed."""
-    before = len(draft.events)
+    events_before = len(draft.events)
     complete(draft, command.decided)
-    if len(draft.events) > before:
+    if len(draft.events) > events_before:
         observe(draft, command.after)
 
 
@@ -165,11 +165,11 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
             return _answer_repeated(draft.state, txn, command)
         join(draft, command)
     else:
-        added = check_added(draft.state, command)
+        added_txn = check_added(draft.state, command)
         check_granting_chain(draft.state, producer)
         check_fence(draft.state, producer)
-        session_epoch = added.session_epoch
-        observe(draft, ((added.chain, added.sequence),))
+        session_epoch = added_txn.session_epoch
+        observe(draft, ((added_txn.chain, added_txn.sequence),))
         for offsets in command.offsets:
             commit_offsets(draft, offsets, producer)
     return append_batches(draft, producer, command.batches, session_epoch)
@@ -183,13 +183,13 @@ def _answer_repeated(state: State, txn: Transaction, command: Append) -> tuple[A
     Raises:
         InvalidTxnStateError: They repeat none (ADD-06).
     """
-    repeated = None
+    answers = None
     if not (command.partitions or command.groups):
-        repeated = repeated_batches({batch.tp: state for batch in command.batches}, txn, command)
-    if repeated is None:
+        answers = repeated_batches({batch.tp: state for batch in command.batches}, txn, command)
+    if answers is None:
         msg = f"{command.producer} has not added all its partitions and groups to the transaction ({txn.state.name})"
         raise InvalidTxnStateError(msg)
-    return repeated
+    return answers
 
 
 def join(draft: Draft, command: Append | EndTxn) -> None:
@@ -213,30 +213,30 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
     if txn.is_prepared and (command.batches or command.offsets or isinstance(command, Append)):
         msg = f"transaction {transactional_id!r} is prepared for an external coordinator and takes no more data"
         raise InvalidTxnStateError(msg)
-    joining = {batch.tp for batch in command.batches}
+    joining_tps = {batch.tp for batch in command.batches}
     groups = {offsets.group for offsets in command.offsets if offsets.offsets}
     topic_ids: dict[str, str] = {}
     renews = False
     if isinstance(command, Append):
         renews = command.renews
-        joining |= set(command.partitions)
+        joining_tps |= set(command.partitions)
         groups |= set(command.groups)
         topic_ids = {
             name: topic_id for name, topic_id in command.topic_ids if topic_id not in txn.topic_ids.get(name, ())
         }
-    new, new_groups = sorted(joining - txn.partitions), sorted(groups - txn.groups)
-    for tp in new:
+    new_tps, new_groups = sorted(joining_tps - txn.partitions), sorted(groups - txn.groups)
+    for tp in new_tps:
         if leads_partition(draft.state, tp):
             partition_of(draft.state, tp)
-    if new or topic_ids or renews or new_groups:
+    if new_tps or topic_ids or renews or new_groups:
         check_transition(txn, TxnState.ONGOING)
-    if new or topic_ids or renews:
+    if new_tps or topic_ids or renews:
         draft.emit(
             PartitionsAdded(
                 transactional_id=transactional_id,
                 producer_id=identity.producer_id,
                 epoch=identity.epoch,
-                partitions=new,
+                partitions=new_tps,
                 topic_ids=topic_ids,
             ),
         )
@@ -276,7 +276,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     if knows_version(txn, command.versions):
         return _repeated_version(draft, txn)
     join(draft, command)
-    appended, last = begin_append(draft, producer, command.batches, txn.session_epoch)
+    answers, last_batches = begin_append(draft, producer, command.batches, txn.session_epoch)
     txn = draft.state.transactions[txn.transactional_id]
     has_begun = txn.state is TxnState.ONGOING
     if command.session and not has_begun:
@@ -286,13 +286,13 @@ def end(draft: Draft, command: EndTxn) -> Ended:
         raise InvalidTxnStateError(msg)
     for scope, version in command.versions if command.outcome is Outcome.COMMIT else ():
         draft.emit(VersionRecorded(transactional_id=txn.transactional_id, scope=scope, version=version))
-    unfinished = None
+    unfinished_txn = None
     if has_begun or command.outcome is Outcome.ABORT:
         # An empty abort still bumps the epoch, which fences an append whose outcome is unknown (TV2-08).
         observe(draft, command.after)
         txn = draft.state.transactions[txn.transactional_id]
-        unfinished = decide_end(draft, txn, command.outcome, last, session=command.session)
-    return Ended(next_identity(draft.state, producer), appended, unfinished=unfinished)
+        unfinished_txn = decide_end(draft, txn, command.outcome, last_batches, session=command.session)
+    return Ended(next_identity(draft.state, producer), answers, unfinished=unfinished_txn)
 
 
 def _repeated_session_end(txn: Transaction, command: EndTxn) -> Ended:
@@ -316,9 +316,9 @@ def _two_phase_session_error(txn: Transaction) -> InvalidTxnStateError:
 
 def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
     """Answer for a version that is already committed; an open transaction of this attempt is aborted."""
-    unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else None
+    unfinished_txn = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else None
     identity = ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
-    return Ended(next_identity(draft.state, identity), repeated=True, unfinished=unfinished)
+    return Ended(next_identity(draft.state, identity), repeated=True, unfinished=unfinished_txn)
 
 
 def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
@@ -336,11 +336,11 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
         # Another process may have aborted it, so the producer is fenced (KAFKA-20785).
         raise fenced_error(txn, producer)
     if outcome is not command.outcome:
-        ended, other = ("committed", "aborted") if outcome is Outcome.COMMIT else ("aborted", "committed")
-        msg = f"transaction {txn.transactional_id!r} of {producer} is {ended}, so it cannot be {other}"
+        actual_word, other_word = ("committed", "aborted") if outcome is Outcome.COMMIT else ("aborted", "committed")
+        msg = f"transaction {txn.transactional_id!r} of {producer} is {actual_word}, so it cannot be {other_word}"
         raise InvalidTxnStateError(msg)
-    appended = tuple(find_batch(state, producer, batch, txn.updated_at) for batch in command.batches)
-    return Ended(next_identity(state, producer), appended, unfinished=decided_of(txn))
+    answers = tuple(find_batch(state, producer, batch, txn.updated_at) for batch in command.batches)
+    return Ended(next_identity(state, producer), answers, unfinished=decided_of(txn))
 
 
 def aborts(command: AbortTxn, _: State) -> list[Right]:
@@ -370,15 +370,15 @@ def _may_time_out(txn: Transaction, command: AbortTxn) -> bool:
 
 
 def decide_end(
-    draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatches = NO_BATCHES, *, session: bool = False
+    draft: Draft, txn: Transaction, outcome: Outcome, last_batches: LastBatches = NO_BATCHES, *, session: bool = False
 ) -> DecidedTransaction | None:
     """Emit the decision of a transaction, the markers of this chain, and the completion if no other chain takes part.
 
     The markers carry the next epoch, which refuses late batches (KIP-890). The same bump fences the earlier instance
     when init aborts its transaction (INIT-04): one entry holds the bump and the abort.
 
-    ``last``: see :func:`emit_markers`. ``session``: the client continues with the epoch that it has. Then the epoch of
-    its transactions, which the client does not have, may be of more than 16 bits.
+    ``last_batches``: see :func:`emit_markers`. ``session``: the client continues with the epoch that it has. Then the
+    epoch of its transactions, which the client does not have, may be of more than 16 bits.
 
     Returns:
         The transaction, if its markers in other chains and its completion are still to be written; else None.
@@ -395,21 +395,25 @@ def decide_end(
             next_epoch=0 if rotate else txn.epoch + 1,
         ),
     )
-    decided = decided_of(draft.state.transactions[txn.transactional_id])
-    assert decided is not None  # TxnDecided is folded.
+    decided_txn = decided_of(draft.state.transactions[txn.transactional_id])
+    assert decided_txn is not None  # TxnDecided is folded.
     if session:
-        decided = replace(decided, session_epoch=txn.session_epoch if txn.in_session else txn.epoch)
-    emit_markers(draft, decided, last)
-    if spans_chains(draft.state, decided):
-        return decided
-    complete(draft, decided)
+        decided_txn = replace(decided_txn, session_epoch=txn.session_epoch if txn.in_session else txn.epoch)
+    emit_markers(draft, decided_txn, last_batches)
+    if spans_chains(draft.state, decided_txn):
+        return decided_txn
+    complete(draft, decided_txn)
     return None
 
 
-def complete(draft: Draft, decided: DecidedTransaction) -> None:
+def complete(draft: Draft, decided_txn: DecidedTransaction) -> None:
     """Emit the completion of a decided transaction; nothing if it is completed."""
-    txn = draft.state.transactions.get(decided.transactional_id)
-    if txn is None or txn.state not in DECIDED or (txn.producer_id, txn.epoch) != (decided.producer_id, decided.epoch):
+    txn = draft.state.transactions.get(decided_txn.transactional_id)
+    if (
+        txn is None
+        or txn.state not in DECIDED
+        or (txn.producer_id, txn.epoch) != (decided_txn.producer_id, decided_txn.epoch)
+    ):
         return
     outcome = DECIDED[txn.state]
     check_transition(txn, COMPLETING[outcome])
@@ -431,8 +435,8 @@ def _prepare_foreign(draft: Draft, command: PrepareTxn) -> None:
     The chain refuses offsets as well, and the epoch stays. Nothing is emitted if it refuses them already.
     """
     producer = command.producer
-    current = draft.state.fences.get(producer.producer_id)
-    if current is not None and (current.epoch, current.prepared) >= (producer.epoch, True):
+    current_fence = draft.state.fences.get(producer.producer_id)
+    if current_fence is not None and (current_fence.epoch, current_fence.prepared) >= (producer.epoch, True):
         return
     observe(draft, (command.after,) if command.after is not None else ())
     draft.emit(
@@ -455,9 +459,9 @@ def write_markers(draft: Draft, command: WriteMarkers) -> None:
         if leads and not command.copies_current and _log_of(draft.state, command.decided, tp) is None:
             msg = f"chain {draft.state.chain} does not know {tp}, so it cannot write a marker there"
             raise UnknownTopicOrPartitionError(msg)
-    before = len(draft.events)
+    events_before = len(draft.events)
     emit_markers(draft, command.decided)
-    if len(draft.events) > before:
+    if len(draft.events) > events_before:
         observe(draft, (command.after,))
 
 
@@ -470,78 +474,82 @@ def fence(draft: Draft, command: FenceProducer) -> None:
         _emit_fence(draft, producer.producer_id, producer.epoch, command.partitions, command.groups)
 
 
-def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = NO_BATCHES) -> None:
+def emit_markers(draft: Draft, decided_txn: DecidedTransaction, last_batches: LastBatches = NO_BATCHES) -> None:
     """End a transaction in this chain: emit the markers that its partitions and groups here still lack.
 
     That is a ``MarkerWritten`` for each partition and a ``GroupMarkerWritten`` for each group, or nothing if the chain
     has them. In another chain than the coordinator's, these fence the producer; if there are none, a
     ``ProducerFenced`` does.
 
-    ``last``: the last batch in each partition that is recorded in the draft and not folded; it is folded together with
-    the marker that follows it, or before, if the session of the client continues.
+    ``last_batches``: the last batch in each partition that is recorded in the draft and not folded; it is folded
+    together with the marker that follows it, or before, if the session of the client continues.
     """
-    if decided.session_epoch != NO_PRODUCER:
-        draft.state = fold_batches(draft.state, last)
-        last = NO_BATCHES
-        _keep_windows(draft, decided)
+    if decided_txn.session_epoch != NO_PRODUCER:
+        draft.state = fold_batches(draft.state, last_batches)
+        last_batches = NO_BATCHES
+        _keep_windows(draft, decided_txn)
     state = draft.state
-    coordinated_here = not is_foreign(state, decided.producer_id)
-    lacking = coordinated_here or lacks_markers(state, decided.producer_id, decided.epoch)
+    coordinated_here = not is_foreign(state, decided_txn.producer_id)
+    lacks_all = coordinated_here or lacks_markers(state, decided_txn.producer_id, decided_txn.epoch)
     markers, logs = list[MarkerWritten](), dict[TopicPartition, Partition]()
-    for tp in decided.partitions:
-        partition = _log_of(state, decided, tp)
-        if partition is not None and (lacking or is_left_open(partition, decided.producer_id, decided.epoch)):
-            batch = last.get(tp)
-            marker = _next_marker(decided, tp, partition, batch)
+    for tp in decided_txn.partitions:
+        partition = _log_of(state, decided_txn, tp)
+        if partition is not None and (lacks_all or is_left_open(partition, decided_txn.producer_id, decided_txn.epoch)):
+            batch = last_batches.get(tp)
+            marker = _next_marker(decided_txn, tp, partition, batch)
             if marker is not None and tp not in logs:
                 markers.append(marker)
                 logs[tp] = marker_written(partition, marker, state, batch)
-    assert last.keys() <= logs.keys()  # Else a batch would not be folded.
+    assert last_batches.keys() <= logs.keys()  # Else a batch would not be folded.
     draft.record(*markers)
     draft.state = with_markers(state, markers, logs)
-    epoch = decided.epoch + 1
-    for group in decided.groups:
-        if lacking and leads_group(draft.state, group):
+    epoch = decided_txn.epoch + 1
+    for group in decided_txn.groups:
+        if lacks_all and leads_group(draft.state, group):
             draft.emit(
-                GroupMarkerWritten(group=group, producer_id=decided.producer_id, epoch=epoch, outcome=decided.outcome),
+                GroupMarkerWritten(
+                    group=group, producer_id=decided_txn.producer_id, epoch=epoch, outcome=decided_txn.outcome
+                ),
             )
-    if not coordinated_here and lacks_markers(draft.state, decided.producer_id, decided.epoch):
-        _emit_fence(draft, decided.producer_id, epoch, (), ())
+    if not coordinated_here and lacks_markers(draft.state, decided_txn.producer_id, decided_txn.epoch):
+        _emit_fence(draft, decided_txn.producer_id, epoch, (), ())
 
 
-def _keep_windows(draft: Draft, decided: DecidedTransaction) -> None:
+def _keep_windows(draft: Draft, decided_txn: DecidedTransaction) -> None:
     """Emit that the client's session continues: in the coordinator's chain, and where there are batches to keep."""
-    partitions = [tp for tp in decided.partitions if _has_window(draft.state, decided, tp)]
-    if partitions or not is_foreign(draft.state, decided.producer_id):
+    partitions = [tp for tp in decided_txn.partitions if _has_window(draft.state, decided_txn, tp)]
+    if partitions or not is_foreign(draft.state, decided_txn.producer_id):
         draft.require(SESSIONS)
         draft.emit(
             SessionContinued(
-                transactional_id=decided.transactional_id,
-                producer_id=decided.producer_id,
-                epoch=decided.epoch,
-                outcome=decided.outcome,
-                session_epoch=decided.session_epoch,
+                transactional_id=decided_txn.transactional_id,
+                producer_id=decided_txn.producer_id,
+                epoch=decided_txn.epoch,
+                outcome=decided_txn.outcome,
+                session_epoch=decided_txn.session_epoch,
                 partitions=partitions,
             ),
         )
 
 
-def _has_window(state: State, decided: DecidedTransaction, tp: TopicPartition) -> bool:
+def _has_window(state: State, decided_txn: DecidedTransaction, tp: TopicPartition) -> bool:
     """Whether a partition has batches of the transaction and no marker yet."""
-    partition = _log_of(state, decided, tp)
-    producer = partition.producers.get(decided.producer_id) if partition is not None else None
-    return producer is not None and producer.epoch == decided.epoch and bool(producer.batches)
+    partition = _log_of(state, decided_txn, tp)
+    producer = partition.producers.get(decided_txn.producer_id) if partition is not None else None
+    return producer is not None and producer.epoch == decided_txn.epoch and bool(producer.batches)
 
 
 def _next_marker(
-    decided: DecidedTransaction, tp: TopicPartition, partition: Partition, last: Batch | None
+    decided_txn: DecidedTransaction, tp: TopicPartition, partition: Partition, last_batch: Batch | None
 ) -> MarkerWritten | None:
-    """Return the marker of a transaction in a partition, after ``last``; None if the partition has seen its epoch."""
+    """Return the marker of a transaction, after ``last_batch``; None if the partition has seen its epoch."""
     # A partition that has just taken a batch of the transaction has not seen a newer epoch.
-    state = partition.producers.get(decided.producer_id) if last is None else None
-    if state is None or state.epoch <= decided.epoch:
-        offset = partition.high_watermark if last is None else last.limit
-        return MarkerWritten(tp.topic, tp.partition, decided.producer_id, decided.epoch + 1, decided.outcome, offset)
+    state = partition.producers.get(decided_txn.producer_id) if last_batch is None else None
+    if state is None or state.epoch <= decided_txn.epoch:
+        offset = partition.high_watermark if last_batch is None else last_batch.limit
+        return MarkerWritten(
+            tp.topic, tp.partition, decided_txn.producer_id, decided_txn.epoch + 1, decided_txn.outcome, offset
+        )
     return None
 
 
@@ -550,19 +558,21 @@ def _emit_fence(
 ) -> None:
     """Emit ``ProducerFenced`` for the whole chain, with the partitions and groups among these that it leads."""
     state = draft.state
-    existing = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
-    led = [group for group in groups if leads_group(state, group)]
-    draft.emit(ProducerFenced(producer_id=producer_id, epoch=epoch, partitions=existing, groups=led))
+    led_tps = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
+    led_groups = [group for group in groups if leads_group(state, group)]
+    draft.emit(ProducerFenced(producer_id=producer_id, epoch=epoch, partitions=led_tps, groups=led_groups))
 
 
-def _log_of(state: State, decided: DecidedTransaction, tp: TopicPartition) -> Partition | None:
+def _log_of(state: State, decided_txn: DecidedTransaction, tp: TopicPartition) -> Partition | None:
     """Return the log of a transaction's partition; None if this chain lacks it, or has another topic of the name.
 
     The topic is the transaction's if the transaction names its id, or if the log has open data of the transaction. In
     the coordinator's chain the name is enough: deleting a topic there removes it from the transactions.
     """
     partition = state.partitions.get(tp)
-    if partition is None or not is_foreign(state, decided.producer_id):
+    if partition is None or not is_foreign(state, decided_txn.producer_id):
         return partition
-    named = decided.names(state.topics[tp.topic]) or is_left_open(partition, decided.producer_id, decided.epoch)
-    return partition if named else None
+    is_of_txn = decided_txn.names(state.topics[tp.topic]) or is_left_open(
+        partition, decided_txn.producer_id, decided_txn.epoch
+    )
+    return partition if is_of_txn else None
