@@ -931,9 +931,9 @@ class Store:
         return Store, (self._connection,)
 
 
-def _merge_later(parts: OpenParts, state: State) -> None:
+def _merge_later(opened: OpenParts, state: State) -> None:
     """Merge the small commits of a chain in the background."""
     load("txnstore.compactor.compact.background")
     from txnstore.compactor.compact.background import merge_later
 
-    merge_later(parts, state)
+    merge_later(opened, state)

@@ -340,8 +340,8 @@ class Consumer:
         )
 
     def _lag_of(self, view: View, part: AssignedPartition) -> int:
-        end = view.find_partition(part.tp).read_limit(self.isolation)
-        return max(0, end - self._positions.locate(view, part).position)
+        end_offset = view.find_partition(part.tp).read_limit(self.isolation)
+        return max(0, end_offset - self._positions.locate(view, part).position)
 
     def blocked(self) -> tuple[BlockedPartition, ...]:
         """The assigned partitions in which committed records wait for an open transaction, as of the last request.
@@ -445,14 +445,14 @@ class Consumer:
         self._check_usable(polls=True)
         if self._shared is not None:
             self._shared.membership.lease.end_poll()  # Not after the record is taken: an interrupt would lose it.
-        remaining = self._consumer_timeout
+        remaining_seconds = self._consumer_timeout
         while True:
             record = self._prefetched.next() if self._prefetched is not None else None
             if record is not None:
                 return record
-            wait = min(remaining, _ITERATION_WAIT)
-            remaining -= wait
-            if not self._prefetch(wait) and remaining <= 0:
+            wait = min(remaining_seconds, _ITERATION_WAIT)
+            remaining_seconds -= wait
+            if not self._prefetch(wait) and remaining_seconds <= 0:
                 raise StopIteration
 
     def _prefetch(self, timeout: float) -> bool:
@@ -592,11 +592,12 @@ class Consumer:
         if self._closed:
             return f"<txnstore.Consumer{group}, closed>"
         topics = f" of {', '.join(self._positions.topics)}" if self._positions.topics else ""
-        parts = sorted(self._positions.assigned.items())
+        assigned_parts = sorted(self._positions.assigned.items())
         at = ", ".join(
-            f"{tp}{f' at {part.position}' if part.position is not None else ''}" for tp, part in parts[:_MAX_SHOWN]
+            f"{tp}{f' at {part.position}' if part.position is not None else ''}"
+            for tp, part in assigned_parts[:_MAX_SHOWN]
         )
-        more = f" and {len(parts) - _MAX_SHOWN} more" if len(parts) > _MAX_SHOWN else ""
+        more = f" and {len(assigned_parts) - _MAX_SHOWN} more" if len(assigned_parts) > _MAX_SHOWN else ""
         return f"<txnstore.Consumer{topics}{group}, reads {at or 'no partition'}{more}>"
 
     # Inside -----------------------------------------------------------------------------------------------------------
@@ -633,8 +634,8 @@ class Consumer:
         self._check_usable()
         tp = TopicPartition(*check_pair(partition))
         if tp not in self._positions.assigned:
-            assigned = ", ".join(map(str, self.assignment())) or "no partition"
-            msg = f"this consumer does not read {tp}; it reads {assigned}"
+            assigned_text = ", ".join(map(str, self.assignment())) or "no partition"
+            msg = f"this consumer does not read {tp}; it reads {assigned_text}"
             raise InvalidConfigError(msg)
         return self._positions.assigned[tp]
 
@@ -662,8 +663,8 @@ class Consumer:
 
 def _as_partitions(partitions: object) -> list[TopicPartition]:
     """Return the partitions of an argument that is one pair, or several pairs."""
-    one = isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str)
-    if one or isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+    is_one_pair = isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str)
+    if is_one_pair or isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         return [TopicPartition(*check_pair(partitions))]
     return [TopicPartition(*check_pair(item)) for item in partitions]
 
@@ -679,6 +680,6 @@ def _first_offset_since(
     connection: Connection, isolation: Isolation, view: View, tp: TopicPartition, age: timedelta
 ) -> int | None:
     """Return the offset of the first visible record that is at most this old, or None."""
-    moment = max(0, connection.runtime.clock() - age // timedelta(milliseconds=1))
-    first = offset_for_time(connection.objects, view, tp, isolation, moment)
-    return first.offset if first is not None else None
+    oldest_time = max(0, connection.runtime.clock() - age // timedelta(milliseconds=1))
+    first_record = offset_for_time(connection.objects, view, tp, isolation, oldest_time)
+    return first_record.offset if first_record is not None else None

@@ -139,9 +139,9 @@ class Poller:
         """Take rows, or read the chains and pause until there are rows, or the timeout has passed."""
         runtime = self._connection.runtime
         deadline: float | None = None
-        view, fresh, planned_again = self._follow_group(self._connection.view(refresh=False)), False, False
+        view, is_fresh, planned_again = self._follow_group(self._connection.view(refresh=False)), False, False
         if not self._is_idle(view) and self._positions.needs_head(view):
-            view, fresh = self._read_heads(view), True
+            view, is_fresh = self._read_heads(view), True
         while True:
             was_idle = self._is_idle(view)
             if not was_idle:
@@ -150,7 +150,7 @@ class Poller:
                 self._log_waiting_for(view, self._positions.update(view))
                 self._check_readable()
                 try:
-                    polled = self._take_rows(rows, one_schema=one_schema)
+                    polled_rows = self._take_rows(rows, one_schema=one_schema)
                 except CorruptionError as error:
                     # A compaction has replaced a segment of an old plan, and a vacuum deleted it; or a writer of an
                     # earlier release has not made its chain follow from the catalog. Plan again.
@@ -158,26 +158,26 @@ class Poller:
                         raise
                     if is_newer(error):
                         view = self._connection.view()
-                    view, fresh, planned_again = self._read_heads(view), True, True
+                    view, is_fresh, planned_again = self._read_heads(view), True, True
                     continue
-                if polled:
+                if polled_rows:
                     self._pause = min(_FIRST_PAUSE, self._longest_pause)
-                    return polled
+                    return polled_rows
                 self._idle = self._idle_state(view)
-            if fresh:
+            if is_fresh:
                 # The clock may be set back during the wait, so the sum of the pauses counts as well.
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
-                remaining = min((deadline - runtime.clock()) / 1000, timeout - self._paused_s)
-                if remaining <= 0:
+                remaining_seconds = min((deadline - runtime.clock()) / 1000, timeout - self._paused_s)
+                if remaining_seconds <= 0:
                     if not was_idle:
                         warn_blocked(self._connection, self.blocked(view))
                     return []
-                self._pause_before_read(remaining)
-            view, fresh = self._read_heads(view), True
+                self._pause_before_read(remaining_seconds)
+            view, is_fresh = self._read_heads(view), True
 
-    def _pause_before_read(self, remaining: float) -> None:
-        """Pause before the next read of the chain; pauses grow up to the longest one, or to ``remaining`` seconds."""
-        pause = min(self._pause, remaining)
+    def _pause_before_read(self, remaining_seconds: float) -> None:
+        """Pause before the next read of the chain; pauses grow up to the longest one, or to ``remaining_seconds``."""
+        pause = min(self._pause, remaining_seconds)
         self._connection.runtime.sleep(pause)
         self._paused_s += pause
         self._pause = min(self._pause * 2, self._longest_pause)
@@ -219,16 +219,16 @@ class Poller:
 
         Else a consumer that takes a partition over would find the offset out of range, and apply the reset policy.
         """
-        known: dict[TopicPartition, int] = {}
-        while (offsets := self._positions.committed_past_end(view)) and offsets != known:
-            known = offsets
+        known_offsets: dict[TopicPartition, int] = {}
+        while (offsets := self._positions.committed_past_end(view)) and offsets != known_offsets:
+            known_offsets = offsets
             view = self._connection.view(refresh={chain_of_partition(tp, view.chains) for tp in offsets})
         return view
 
     def _read_heads(self, view: View) -> View:
         """Return a view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
-        idle = self._idle
-        chains = idle.chains if idle is not None and self._is_idle(view) else self._positions.chains(view)
+        idle_state = self._idle
+        chains = idle_state.chains if idle_state is not None and self._is_idle(view) else self._positions.chains(view)
         return self.unblocked(self._follow_group(self._connection.view(refresh=chains)))
 
     def _is_idle(self, view: View) -> bool:
@@ -296,19 +296,21 @@ class Poller:
         4. If another interrupt ends the restoring, ``_to_restore`` is still set, and every later call continues it.
         """
         self.restore()
-        idle, parts = self._idle, self._positions.assigned.values()
+        idle_state, parts = self._idle, self._positions.assigned.values()
         positions = (
-            idle.positions if idle is not None else {p.flow: p.flow.position for p in parts if p.flow is not None}
+            idle_state.positions
+            if idle_state is not None
+            else {p.flow: p.flow.position for p in parts if p.flow is not None}
         )
         try:
             return call()
         except BaseException as error:
             # Python runs no signal handler between the raise and the first line of this block.
             self._to_restore = positions
-            self.restore(whole=not isinstance(error, TxnStoreError))
+            self.restore(drops_rows=not isinstance(error, TxnStoreError))
             raise
 
-    def restore(self, *, whole: bool = True) -> None:
+    def restore(self, *, drops_rows: bool = True) -> None:
         """Restore the positions before a call that raised, if they are not restored yet."""
         positions = self._to_restore
         if positions is not None:
@@ -317,7 +319,7 @@ class Poller:
                 flow = part.flow
                 if flow is not None:
                     position = positions.get(flow, flow.first_position)
-                    if flow.position != position or whole:
+                    if flow.position != position or drops_rows:
                         part.move(position)
             self._to_restore = None
 
@@ -334,9 +336,9 @@ def fetch_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> 
     queue = deque(sorted((flow for flow in flows if flow.has_unfetched), key=lambda flow: flow.fetches))
     while queue and count < MAX_FETCHES and (count == 0 or size < MAX_FETCH_BYTES):
         flow = queue.popleft()
-        before = flow.fetching_bytes
+        bytes_before = flow.fetching_bytes
         flow.fetch_next(objects, pool)
-        count, size = count + 1, size + flow.fetching_bytes - before
+        count, size = count + 1, size + flow.fetching_bytes - bytes_before
         if flow.has_unfetched:
             queue.append(flow)
     return count
@@ -400,7 +402,7 @@ def take_rows(
     """
     result: list[PolledRows] = []
     schema: pa.Schema | None = None
-    taken = refill_at = 0  # The window is filled again when half of it was taken: that looks at all partitions.
+    taken_slices = refill_at = 0  # The window is filled again when half of it was taken: that looks at all partitions.
 
     def next_flow() -> Flow | None:
         return next(
@@ -408,13 +410,13 @@ def take_rows(
         )
 
     while rows > 0 and size > 0:
-        flow = next_flow() if taken < refill_at else None
+        flow = next_flow() if taken_slices < refill_at else None
         if flow is None:
-            taken, refill_at = 0, fetch_ahead(flows, objects, pool) // 2
+            taken_slices, refill_at = 0, fetch_ahead(flows, objects, pool) // 2
             flow = next_flow()
         if flow is None:
             break
-        taken += 1
+        taken_slices += 1
         try:
             table = flow.take(rows)
         except TxnStoreError:
@@ -432,5 +434,5 @@ def take_rows(
     return result
 
 
-def _header_pairs(stored: list[dict[str, Any]] | None) -> Headers:
-    return tuple((header["key"], header["value"]) for header in stored) if stored else ()
+def _header_pairs(stored_headers: list[dict[str, Any]] | None) -> Headers:
+    return tuple((header["key"], header["value"]) for header in stored_headers) if stored_headers else ()

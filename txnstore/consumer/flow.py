@@ -104,10 +104,10 @@ class Flow:
 
     def fetch_next(self, objects: ObjectStore, pool: Executor) -> None:
         """Start to fetch the next slice."""
-        following = self._slices.popleft()
+        next_slice = self._slices.popleft()
         self._pool = pool
-        size = fetched_bytes(objects, following, self.columns)
-        self._fetches.append((following, size, pool.submit(fetch_slice, objects, following, self.columns)))
+        size = fetched_bytes(objects, next_slice, self.columns)
+        self._fetches.append((next_slice, size, pool.submit(fetch_slice, objects, next_slice, self.columns)))
 
     def take(self, rows: int) -> pa.Table | None:
         """Return up to ``rows`` of the next rows, from one piece, and move the position after them.
@@ -122,15 +122,15 @@ class Flow:
             raise
         if table is None:
             return None
-        returned = table
+        taken_rows = table
         if table.num_rows > rows:
-            returned, self._remainder = table.slice(0, rows), table.slice(rows)
+            taken_rows, self._remainder = table.slice(0, rows), table.slice(rows)
         else:
             self._remainder = None
-        self.position = returned.column("_offset")[-1].as_py() + 1
+        self.position = taken_rows.column("_offset")[-1].as_py() + 1
         if self._remainder is None and not self._unread_pieces:
             self._end_slice()
-        return returned
+        return taken_rows
 
     def _next_table(self) -> pa.Table | None:
         """Return the remaining rows of the piece, or the next piece with rows."""
@@ -140,10 +140,10 @@ class Flow:
             if self._slice is None:
                 if not self._fetches:
                     return None
-                current, _, fetch = self._fetches[0]
+                fetched_slice, _, fetch = self._fetches[0]
                 fetched = fetch.result()
                 self._fetches.popleft()
-                self._slice, self._tables, self._unread_pieces = current, fetched.tables, fetched.pieces
+                self._slice, self._tables, self._unread_pieces = fetched_slice, fetched.tables, fetched.pieces
                 if self._pool is not None and fetched.pieces > 1 and fetched.opened.is_ranged:
                     self._tables = one_ahead(self._pool, fetched.opened)
             for table in self._tables:

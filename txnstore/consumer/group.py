@@ -74,37 +74,37 @@ class ConsumerGroup:
         If only the generation has changed since the last poll, the commit is repeated with the new one: no other member
         has read the partitions that this one holds.
         """
-        chosen = (
+        chosen_offsets = (
             self._positions.positions(self._connection.view) if offsets is None else check_mapping("offsets", offsets)
         )
         ids = self._positions.topic_ids
-        items = tuple(with_topic_id(group_offset(tp, value), ids) for tp, value in chosen.items())
+        items = tuple(with_topic_id(group_offset(tp, value), ids) for tp, value in chosen_offsets.items())
         try:
             self._commit(items)
         except UnknownTopicOrPartitionError:
-            existing = self._drop_deleted_topics(items)
-            if offsets is not None or len(existing) in {0, len(items)}:
+            existing_items = self._drop_deleted_topics(items)
+            if offsets is not None or len(existing_items) in {0, len(items)}:
                 raise
-            self._commit(existing)
+            self._commit(existing_items)
         self._committed_at = self._connection.runtime.monotonic()
 
     def _drop_deleted_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
         """Leave out offsets of deleted topics, so that the other positions are committed."""
         view = self._connection.view()
-        existing = tuple(
+        existing_items = tuple(
             item
             for item in items
             if view.partition(item.tp) is not None and view.topics[item.topic].topic_id == item.topic_id
         )
         for item in items:
-            if item not in existing:
+            if item not in existing_items:
                 _LOG.warning(
                     "offset %d of %s is not committed: the topic was deleted",
                     item.offset,
                     item.tp,
                     extra={"group": self.name, "topic": item.topic},
                 )
-        return existing
+        return existing_items
 
     def _commit(self, items: tuple[GroupOffset, ...]) -> None:
         """Commit offsets with the membership, if there is one; without offsets only check the membership.
@@ -146,10 +146,12 @@ class ConsumerGroup:
         view = self._connection.view(refresh={CATALOG, chain_of_group(self.name, chains)})
         group = view.groups.get(self.name)
         pending_producers = (
-            {each for each, offsets in group.pending.items() if strict or tp in offsets} if group else set[int]()
+            {producer_id for producer_id, offsets in group.pending.items() if strict or tp in offsets}
+            if group
+            else set[int]()
         )
         if require_stable and pending_producers:
-            view = self._connection.view(refresh={chain_of_producer(each) for each in pending_producers})
+            view = self._connection.view(refresh={chain_of_producer(producer_id) for producer_id in pending_producers})
             if self._connection.end_abandoned(pending_producers):
                 view = self._connection.view(refresh=False)
         return committed(view, self.name, tp, require_stable=require_stable, strict=strict)

@@ -131,9 +131,9 @@ class MemberLease:
         """Record that a poll or an iteration returns records, on which the application works from now on."""
         self._polled_at = self.connection.runtime.monotonic()
 
-    def record_renewal(self, at: int) -> None:
-        """Record that a command, submitted at ``at`` (ms, monotonic), has renewed the lease, and restart the timer."""
-        self._renewed_at = self._checked_at = at
+    def record_renewal(self, submitted_at: int) -> None:
+        """Record that a command submitted at this time (ms, monotonic) has renewed the lease, and restart the timer."""
+        self._renewed_at = self._checked_at = submitted_at
         self._seen_at = -1
         self.overdue = False
         self._set_timer()
@@ -152,8 +152,8 @@ class MemberLease:
     @property
     def is_due(self) -> bool:
         """Whether a poll has to renew the lease: a third of it has passed, or no timer will renew it after the poll."""
-        since = self.connection.runtime.monotonic() - self._renewed_at
-        return not self._is_timed or since >= self._session_ms / _HEARTBEATS
+        ms_since_renewal = self.connection.runtime.monotonic() - self._renewed_at
+        return not self._is_timed or ms_since_renewal >= self._session_ms / _HEARTBEATS
 
     # The timer's thread -----------------------------------------------------------------------------------------------
 
@@ -180,12 +180,12 @@ class MemberLease:
         member_id, view = self.member_id, self.connection.view_if_open()
         if view is None or not self.is_open:
             return
-        began, polled_at = self.connection.runtime.monotonic(), self._polled_at
+        now, polled_at = self.connection.runtime.monotonic(), self._polled_at
         try:
-            if polled_at is not None and began - polled_at > self._max_poll_ms:
+            if polled_at is not None and now - polled_at > self._max_poll_ms:
                 self._leave_overdue(member_id)
                 return
-            self._renew_if_due(view, member_id, began)
+            self._renew_if_due(view, member_id, now)
         except (UnknownMemberError, FencedInstanceError):
             pass  # The next poll sees it in the chain.
         except Exception as error:  # noqa: BLE001 - no caller can handle it
@@ -283,20 +283,20 @@ def _leave_all() -> None:
     for lease in members:
         lease.end_heartbeats()
     leases = [lease for lease in members if lease.instance_id is None]
-    done = _thread.allocate_lock()
+    running = _thread.allocate_lock()
 
     def leave() -> None:
         for lease in leases:
             lease.leave_quietly()
-        done.release()
+        running.release()
 
     if leases:
-        done.acquire()
+        running.acquire()
         try:
             _thread.start_new_thread(leave, ())
         except RuntimeError:  # Newer versions of Python start no threads at this point.
             leave()
-        done.acquire(timeout=_EXIT_TIMEOUT)
+        running.acquire(timeout=_EXIT_TIMEOUT)
 
 
 atexit.register(_leave_all)

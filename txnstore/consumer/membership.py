@@ -148,10 +148,10 @@ class GroupMembership:
 
     def _adopt_group(self, group: Group) -> None:
         """Adopt the generation, and log which members have joined or left since the last one."""
-        earlier, self._members = self._members, frozenset(group.members)
+        earlier_members, self._members = self._members, frozenset(group.members)
         extra = {"group": self._group, "member_id": self.member_id, "generation": group.generation}
-        new, left = sorted(self._members - earlier), sorted(earlier - self._members)
-        _LOG.info("group rebalanced", extra={**extra, "joined": new, "left": left})
+        joined_ids, left_ids = sorted(self._members - earlier_members), sorted(earlier_members - self._members)
+        _LOG.info("group rebalanced", extra={**extra, "joined": joined_ids, "left": left_ids})
         self.generation = group.generation
 
     @property
@@ -164,15 +164,15 @@ class GroupMembership:
     def log_waiting(self) -> None:
         """Log for whom this member waits, once for each change of them or of the partitions."""
         waiting_for = self.waiting_for
-        current = [(holder.member_id, holder.partitions) for holder in waiting_for]
-        if current and current != self._logged_holders:
+        current_holders = [(holder.member_id, holder.partitions) for holder in waiting_for]
+        if current_holders and current_holders != self._logged_holders:
             _LOG.info(
                 "group %s: this consumer waits for %s",
                 self._group,
                 "; ".join(map(describe_holder, waiting_for)),
                 extra={"group": self._group, "member_id": self.member_id},
             )
-        self._logged_holders = current
+        self._logged_holders = current_holders
 
     def check(self) -> None:
         """Check that the group has this member, as far as this process knows.
@@ -223,10 +223,10 @@ class GroupMembership:
         return self._connection.view(refresh=False)
 
     def _heartbeat(self, view: View, member: Member) -> View:
-        owned = tuple(sorted(self._positions.assigned))
+        owned_tps = tuple(sorted(self._positions.assigned))
         counts = self._partition_counts(view, member.topics)
         with suppress(UnknownMemberError, FencedInstanceError):  # The view shows it, too.
-            self._submit(Heartbeat(self._group, self.member_id, owned, counts, self._options.instance_id))
+            self._submit(Heartbeat(self._group, self.member_id, owned_tps, counts, self._options.instance_id))
         return self._connection.view(refresh=False)
 
     def _submit(self, command: JoinGroup | Heartbeat) -> None:
@@ -239,24 +239,24 @@ class GroupMembership:
 
     def _revoke(self, view: View, member: Member) -> bool:
         """Stop reading partitions outside the target; return whether partitions are still to be given back."""
-        remaining = set(self._existing_assigned(view, member)).intersection(self._positions.assigned)
-        revoked = sorted(tp for tp in self._positions.assigned if tp not in remaining)
-        if revoked:
+        remaining_tps = set(self._existing_assigned(view, member)).intersection(self._positions.assigned)
+        revoked_tps = sorted(tp for tp in self._positions.assigned if tp not in remaining_tps)
+        if revoked_tps:
             self._before_revoked()
-            self._call_back(self._options.on_revoked, revoked)
-            self._positions.share(view, remaining)
+            self._call_back(self._options.on_revoked, revoked_tps)
+            self._positions.share(view, remaining_tps)
         return any(tp not in member.target for tp in member.held)
 
     def _assign(self, view: View, member: Member) -> None:
         """Start reading newly assigned partitions."""
-        readable = self._existing_assigned(view, member)
-        new = sorted(tp for tp in readable if tp not in self._positions.assigned)
-        if new:
+        readable_tps = self._existing_assigned(view, member)
+        new_tps = sorted(tp for tp in readable_tps if tp not in self._positions.assigned)
+        if new_tps:
             try:
-                self._positions.share(view, readable)
-                self._call_back(self._options.on_assigned, new)
+                self._positions.share(view, readable_tps)
+                self._call_back(self._options.on_assigned, new_tps)
             except BaseException:
-                self._positions.suspend(new)  # The next poll assigns them, and calls back, again.
+                self._positions.suspend(new_tps)  # The next poll assigns them, and calls back, again.
                 raise
 
     def _existing_assigned(self, view: View, member: Member) -> list[TopicPartition]:
@@ -271,16 +271,17 @@ class GroupMembership:
         """
         instance_id = self._options.instance_id
         # This member is not in the group, so one with its static name is another consumer.
-        fenced = instance_id is not None and any(member.instance_id == instance_id for member in group.members.values())
-        lost = sorted(self._positions.assigned)
+        names = {member.instance_id for member in group.members.values()}
+        is_fenced = instance_id is not None and instance_id in names
+        lost_tps = sorted(self._positions.assigned)
         self._positions.share_nothing()
-        extra = {"group": self._group, "member_id": self.member_id, "partitions": list(map(str, lost))}
+        extra = {"group": self._group, "member_id": self.member_id, "partitions": list(map(str, lost_tps))}
         _LOG.warning("member removed from the group; others have its partitions", extra=extra)
-        if not fenced:
+        if not is_fenced:
             self.reset()
-        if lost:
-            self._call_back(self._options.on_revoked, lost)
-        if fenced:
+        if lost_tps:
+            self._call_back(self._options.on_revoked, lost_tps)
+        if is_fenced:
             msg = f"another consumer has taken over the group_instance_id {instance_id!r} in group {self._group!r}"
             raise FencedInstanceError(msg)
 
@@ -292,10 +293,10 @@ class GroupMembership:
 
     def _heartbeat_due(self, view: View, member: Member) -> bool:
         """Whether a heartbeat is due, the lease of another member has expired, or topics have new partitions."""
-        expired = self._connection.chains.ages.expired_members(view.states, self._group)
+        expired_members = self._connection.chains.ages.expired_members(view.states, self._group)
         return (
             self.lease.is_due
-            or any(member_id != self.member_id for member_id, _ in expired)
+            or any(member_id != self.member_id for member_id, _ in expired_members)
             or dict(self._partition_counts(view, member.topics)) != member.topics
         )
 

@@ -40,19 +40,20 @@ class PrefetchedRecords:
 
     def __init__(self, polled: Iterable[PolledRows], assigned: Mapping[TopicPartition, AssignedPartition]) -> None:
         items: list[_PrefetchedRecord] = []
-        first: dict[Flow, int] = {}
-        last: dict[Flow, int] = {}
+        first_offsets: dict[Flow, int] = {}
+        last_indexes: dict[Flow, int] = {}
         for rows in polled:
             part = assigned[rows.tp]
             flow = part.flow
             assert flow is not None  # it has returned rows
             for record in rows.records():
-                last[flow] = len(items)
-                first.setdefault(flow, record.offset)
+                last_indexes[flow] = len(items)
+                first_offsets.setdefault(flow, record.offset)
                 items.append(_PrefetchedRecord(part, flow, record, record.offset + 1))
-        for flow, index in last.items():  # After the last record there may be a gap, which the position has passed.
+        # After the last record there may be a gap, which the position has passed.
+        for flow, index in last_indexes.items():
             items[index] = _PrefetchedRecord(items[index].part, flow, items[index].record, flow.position)
-        for flow, offset in first.items():
+        for flow, offset in first_offsets.items():
             flow.position = offset
         #: The records in their order; those from ``_index`` on were not returned.
         self._items, self._index = items, 0

@@ -218,14 +218,14 @@ class Positions:
 
     def _assign_exactly(self, view: View, tps: list[TopicPartition]) -> None:
         """Assign exactly these partitions. Those that were assigned or suspended keep their positions."""
-        previous = {**self._suspended, **self.assigned}
-        assigned = {tp: previous[tp] if tp in previous else _new_assignment(view, tp) for tp in tps}
-        revoked = [part for tp, part in self.assigned.items() if tp not in assigned]
+        previous_parts = {**self._suspended, **self.assigned}
+        assigned = {tp: previous_parts[tp] if tp in previous_parts else _new_assignment(view, tp) for tp in tps}
+        revoked_parts = [part for tp, part in self.assigned.items() if tp not in assigned]
         self.assigned = assigned
         self.assignment_number += 1
         for tp in assigned:
             self._suspended.pop(tp, None)
-        for part in revoked:
+        for part in revoked_parts:
             part.move(None)  # Cancels its fetches.
 
     def _follow_topics(self, view: View) -> None:
@@ -237,9 +237,9 @@ class Positions:
             topics = (view.topics.get(name) for name in self.topics)
             shapes = [(topic.topic_id, topic.partitions) for topic in topics if topic is not None]
             if shapes != self._topic_shapes:
-                earlier = set(self.assigned)
+                assigned_before = set(self.assigned)
                 self._assign_exactly(view, _existing_partitions(view, self.topics))
-                for tp in self.assigned.keys() - earlier:
+                for tp in self.assigned.keys() - assigned_before:
                     self.assigned[tp].late = True
                 self._topic_shapes = shapes
         self._log_missing(view)
@@ -247,41 +247,41 @@ class Positions:
     def _log_missing(self, view: View) -> None:
         """Log the topics and partitions that do not exist, once for each time that they are missing."""
         names = self.topics if self.topics is not None else dict.fromkeys(tp.topic for tp in self.assigned)
-        missing = {name for name in names if name not in view.topics}
-        for name in sorted(missing - self._missing_topics):
-            existing = ", ".join(sorted(view.topics)[:10]) or "none"
+        missing_topics = {name for name in names if name not in view.topics}
+        for name in sorted(missing_topics - self._missing_topics):
+            existing_text = ", ".join(sorted(view.topics)[:10]) or "none"
             _LOG.warning(
                 "there is no topic %r: the consumer waits until it is created; the store has %s",
                 name,
-                existing,
+                existing_text,
                 extra={"topic": name, "group": self.group},
             )
-        self._missing_topics = missing
+        self._missing_topics = missing_topics
         assigned_by_hand = self.assigned if self.topics is None else ()
-        beyond = {tp for tp in assigned_by_hand if tp.topic in view.topics and view.partition(tp) is None}
-        for tp in sorted(beyond - self._missing_partitions):
+        missing_tps = {tp for tp in assigned_by_hand if tp.topic in view.topics and view.partition(tp) is None}
+        for tp in sorted(missing_tps - self._missing_partitions):
             _LOG.warning(
                 "there is no partition %s: the consumer waits until it is added; the topic has %d",
                 tp,
                 view.topics[tp.topic].partitions,
                 extra={"topic": tp.topic, "group": self.group},
             )
-        self._missing_partitions = beyond
+        self._missing_partitions = missing_tps
 
     # Where in them ----------------------------------------------------------------------------------------------------
 
     def chains(self, view: View) -> set[int]:
         """Return the chains that a poll has to read: of the partitions, the group, and open transactions in them."""
-        numbers = (
+        chains = (
             {CATALOG} if self.topics is not None or self._missing_topics or self._missing_partitions else set[int]()
         )
         if self.group is not None and (self.shared or self._without_position()):
-            numbers.add(chain_of_group(self.group, view.chains))
+            chains.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
-            numbers.add(chain_of_partition(tp, view.chains))
+            chains.add(chain_of_partition(tp, view.chains))
             log = view.log(tp)
-            numbers |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
-        return numbers | {chain_of_producer(producer_id) for producer_id in self.pending_producers(view)}
+            chains |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
+        return chains | {chain_of_producer(producer_id) for producer_id in self.pending_producers(view)}
 
     def _without_position(self) -> list[TopicPartition]:
         """Return the partitions whose position has to be looked up."""
@@ -406,27 +406,27 @@ class Positions:
         if part.origin is not None:
             return part.origin
         if self.reset is Reset.NONE and not part.late:
-            who = "a consumer without a group" if self.group is None else f"group {self.group!r}"
-            msg = f"{who} has no committed offset in {part.tp}"
+            reader = "a consumer without a group" if self.group is None else f"group {self.group!r}"
+            msg = f"{reader} has no committed offset in {part.tp}"
             msg = f"{msg}, and auto_offset_reset is 'none', so no position is known: call seek() first"
             raise OffsetOutOfRangeError(msg)
         return self._reset_offset(view, part, partition, Reset.EARLIEST if part.late else self.reset)
 
-    def _reset_offset(self, view: View, part: AssignedPartition, partition: Partition, which: Reset | timedelta) -> int:
-        if isinstance(which, timedelta):
-            offset = self._first_offset_since(view, part.tp, which)
+    def _reset_offset(self, view: View, part: AssignedPartition, partition: Partition, reset: Reset | timedelta) -> int:
+        if isinstance(reset, timedelta):
+            offset = self._first_offset_since(view, part.tp, reset)
             return offset if offset is not None else partition.read_limit(self.isolation)
-        return partition.log_start if which is Reset.EARLIEST else partition.read_limit(self.isolation)
+        return partition.log_start if reset is Reset.EARLIEST else partition.read_limit(self.isolation)
 
     def positions(self, view: Callable[[], View]) -> dict[TopicPartition, int]:
         """Return the positions, including sought ones; a sought end of a log is looked up (one GET).
 
         Partitions that the group's committed offset decides have none before the next poll.
         """
-        sought = [part for part in self.assigned.values() if part.flow is None and isinstance(part.begin, Reset)]
-        if sought:
+        sought_parts = [part for part in self.assigned.values() if part.flow is None and isinstance(part.begin, Reset)]
+        if sought_parts:
             head = view()
-            for part in sought:
+            for part in sought_parts:
                 if head.partition(part.tp) is not None:
                     self.locate(head, part)
         return {
