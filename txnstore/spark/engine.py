@@ -61,9 +61,9 @@ class SparkEngine:
         Raises:
             TxnStoreError: Spark has ended its job, because a worker died several times in the same task.
         """
-        remaining = iter(jobs)
+        remaining_jobs = iter(jobs)
         store = pickle.dumps(self._objects)
-        while wave := list(islice(remaining, _TASKS)):
+        while wave := list(islice(remaining_jobs, _TASKS)):
             tasks = [pickle.dumps(job) for _, job in wave]
             try:
                 results = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(_task_function(store)).collect()
@@ -73,8 +73,8 @@ class SparkEngine:
                     "little memory, lower memory_limit, or give the executors more (spark.executor.memoryOverhead)"
                 )
                 raise TxnStoreError(msg) from error
-            ended = [(value, *_decode_outcome(*result)) for (value, _), result in zip(wave, results, strict=True)]
-            for value, result, failure in sorted(ended, key=lambda each: each[2] is not None):
+            outcomes = [(value, *_decode_outcome(*result)) for (value, _), result in zip(wave, results, strict=True)]
+            for value, result, failure in sorted(outcomes, key=lambda outcome: outcome[2] is not None):
                 yield value, partial(_return_or_raise, result, failure)
 
 

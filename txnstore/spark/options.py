@@ -174,9 +174,9 @@ class SinkOptions:
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the options of a read. Raises :class:`InvalidConfigError`; the message names the option."""
-    checked = _check_names(options, streaming=streaming)
-    topics = tuple(values.parse_names("topic", checked.get("topic", "")))
-    pattern = checked.get("topicPattern")
+    checked_options = _check_names(options, streaming=streaming)
+    topics = tuple(values.parse_names("topic", checked_options.get("topic", "")))
+    pattern = checked_options.get("topicPattern")
     check_expression(pattern)
     if not topics and not pattern:
         msg = 'which topic is to be read? Give the option "topic" (several: separated by commas) or "topicPattern"'
@@ -185,49 +185,53 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         msg = "give topic or topicPattern, not both"
         raise InvalidConfigError(msg)
     for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
-        if offsets in checked and timestamp in checked:
+        if offsets in checked_options and timestamp in checked_options:
             msg = f"give {offsets} or {timestamp}, not both"
             raise InvalidConfigError(msg)
-    columns, partitions = checked.get("columns"), checked.get("partitions")
+    columns, partitions = checked_options.get("columns"), checked_options.get("partitions")
     if columns is not None and not columns.strip():
         msg = "the option columns names no column"
         raise InvalidConfigError(msg)
     return ReadOptions(
-        location=_parse_location(checked),
+        location=_parse_location(checked_options),
         topics=topics,
         pattern=pattern,
         columns=None if columns is None else tuple(values.parse_columns(columns)),
         partitions=None if partitions is None else values.parse_integers("partitions", partitions),
-        start=values.parse_offsets("startingOffsets", checked.get("startingOffsets", "earliest"), topics),
-        end=values.parse_offsets("endingOffsets", checked.get("endingOffsets", "latest"), topics),
-        start_ms=_optional_time(checked, "startingTimestamp"),
-        end_ms=_optional_time(checked, "endingTimestamp"),
-        isolation=check_choice("isolation", checked.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
-        min_partitions=_parse_at_least(checked, "minPartitions", 1, None),
-        snapshot=parse_moment("the option snapshot", checked["snapshot"]) if "snapshot" in checked else None,
-        system_columns=not _ignores_system_columns(checked),
+        start=values.parse_offsets("startingOffsets", checked_options.get("startingOffsets", "earliest"), topics),
+        end=values.parse_offsets("endingOffsets", checked_options.get("endingOffsets", "latest"), topics),
+        start_ms=_optional_time(checked_options, "startingTimestamp"),
+        end_ms=_optional_time(checked_options, "endingTimestamp"),
+        isolation=check_choice(
+            "isolation", checked_options.get("isolation", Isolation.READ_COMMITTED.value), Isolation
+        ),
+        min_partitions=_parse_at_least(checked_options, "minPartitions", 1, None),
+        snapshot=parse_moment("the option snapshot", checked_options["snapshot"])
+        if "snapshot" in checked_options
+        else None,
+        system_columns=not _ignores_system_columns(checked_options),
     )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a streaming read. Raises :class:`InvalidConfigError`; the message names the option."""
-    checked = _check_names(options, streaming=True)
-    if "snapshot" in checked:
+    checked_options = _check_names(options, streaming=True)
+    if "snapshot" in checked_options:
         msg = "snapshot is for batch reads: a stream reads on from its startingOffsets or startingTimestamp"
         raise InvalidConfigError(msg)
-    if "endingTimestamp" in checked:
+    if "endingTimestamp" in checked_options:
         msg = "endingTimestamp is for batch reads: a stream may get earlier records later. Give endingOffsets"
         raise InvalidConfigError(msg)
-    read = read_options(options, streaming=True)
-    if read.end == "earliest" or (not isinstance(read.end, str) and EARLIEST in read.end.values()):
+    read_part = read_options(options, streaming=True)
+    if read_part.end == "earliest" or (not isinstance(read_part.end, str) and EARLIEST in read_part.end.values()):
         msg = "endingOffsets of a stream must be latest, or offsets: it would end at its start"
         raise InvalidConfigError(msg)
     return StreamOptions(
-        read,
-        max_offsets=_parse_at_least(checked, "maxOffsetsPerTrigger", 1, None),
-        fail_on_data_loss=values.parse_boolean("failOnDataLoss", checked.get("failOnDataLoss", "true")),
-        poll_interval_ms=_parse_at_least(checked, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
-        group=_parse_group(checked),
+        read_part,
+        max_offsets=_parse_at_least(checked_options, "maxOffsetsPerTrigger", 1, None),
+        fail_on_data_loss=values.parse_boolean("failOnDataLoss", checked_options.get("failOnDataLoss", "true")),
+        poll_interval_ms=_parse_at_least(checked_options, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
+        group=_parse_group(checked_options),
     )
 
 
@@ -244,19 +248,21 @@ def column_options(options: Mapping[str, str]) -> ReadOptions:
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
-    checked = _check_names(options, streaming=True)
+    checked_options = _check_names(options, streaming=True)
     for name in ("txnVersion", "txnScope"):
-        if name in checked:
+        if name in checked_options:
             msg = f"{name} is for batch writes: a stream has its query and the number of the micro-batch as version"
             raise InvalidConfigError(msg)
     sink = make_sink_options(
-        _parse_location(checked),
-        checked.get("topic"),
-        checked.get("transactionalId"),
-        checked.get("group"),
-        checked.get("checkpointLocation"),
+        _parse_location(checked_options),
+        checked_options.get("topic"),
+        checked_options.get("transactionalId"),
+        checked_options.get("group"),
+        checked_options.get("checkpointLocation"),
     )
-    return replace(sink, create=_new_topic(checked), ignore_system_columns=_ignores_system_columns(checked))
+    return replace(
+        sink, create=_new_topic(checked_options), ignore_system_columns=_ignores_system_columns(checked_options)
+    )
 
 
 def make_sink_options(
@@ -275,9 +281,9 @@ def make_sink_options(
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a write. Raises :class:`InvalidConfigError`; the message names the option."""
-    checked = _check_names(options)
-    transactional_id = checked.get("transactionalId")
-    version = _optional_integer(checked, "txnVersion")
+    checked_options = _check_names(options)
+    transactional_id = checked_options.get("transactionalId")
+    version = _optional_integer(checked_options, "txnVersion")
     if transactional_id is not None:
         check_id("transactionalId", transactional_id)
     if version is not None and version < 0:
@@ -286,17 +292,17 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if version is not None and transactional_id is None:
         msg = "txnVersion needs a transactionalId: the store records the version under this id"
         raise InvalidConfigError(msg)
-    if version is None and "txnScope" in checked:
+    if version is None and "txnScope" in checked_options:
         msg = "txnScope needs a txnVersion: the scope names the sequence of versions"
         raise InvalidConfigError(msg)
-    versions = () if version is None else ((checked.get("txnScope", ""), version),)
+    versions = () if version is None else ((checked_options.get("txnScope", ""), version),)
     return WriteOptions(
-        _parse_location(checked),
-        checked.get("topic"),
+        _parse_location(checked_options),
+        checked_options.get("topic"),
         transactional_id,
         versions,
-        _new_topic(checked),
-        _ignores_system_columns(checked),
+        _new_topic(checked_options),
+        _ignores_system_columns(checked_options),
     )
 
 
@@ -331,10 +337,10 @@ def _parse_at_least(options: Mapping[str, str], option: str, least: int, default
 
 def _check_names(options: Mapping[str, str], *, streaming: bool = False) -> dict[str, str]:
     """Return options by their documented names; refuse unknown ones, and options of streams in a batch."""
-    checked: dict[str, str] = {}
+    checked_options: dict[str, str] = {}
     for key in options:
         if key.lower().startswith(_STORAGE):
-            checked[key] = options[key]
+            checked_options[key] = options[key]
             continue
         name = _KNOWN.get(key.lower())
         if name is None:
@@ -342,8 +348,8 @@ def _check_names(options: Mapping[str, str], *, streaming: bool = False) -> dict
         if name in _STREAMING and not streaming:
             msg = f"the option {name} is for streaming queries"
             raise InvalidConfigError(msg)
-        checked[name] = options[key]
-    return checked
+        checked_options[name] = options[key]
+    return checked_options
 
 
 def _unknown_option_error(key: str) -> InvalidConfigError:

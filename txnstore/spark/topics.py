@@ -63,9 +63,9 @@ def topic_schema(schema: StructType, *, typed: bool = False) -> pa.Schema | None
     Raises:
         SchemaMismatchError: A topic cannot store the type of a column; the message names both.
     """
-    checked: object = schema
-    if not isinstance(checked, StructType):
-        msg = f"a topic is made from the schema of a DataFrame, df.schema, not from {type(checked).__name__}"
+    argument: object = schema
+    if not isinstance(argument, StructType):
+        msg = f"a topic is made from the schema of a DataFrame, df.schema, not from {type(argument).__name__}"
         raise SchemaMismatchError(msg)
     fields = [field for field in schema.fields if field.name not in (TOPIC, PARTITION)]
     types = {field.name: field.dataType.simpleString() for field in fields}
@@ -83,8 +83,8 @@ def create_missing(connection: Connection, view: View, name: str, schema: Struct
     """
     if name in view.topics:
         return view
-    typed = settings.key is not None or settings.timestamp is not None
-    columns = topic_schema(schema, typed=typed)
+    is_typed = settings.key is not None or settings.timestamp is not None
+    columns = topic_schema(schema, typed=is_typed)
     try:
         catalog.create_topic(
             connection, name, settings.partitions, columns, settings.key, settings.timestamp, None, exist_ok=False

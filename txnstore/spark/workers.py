@@ -43,10 +43,10 @@ def check_workers(spark: SparkSession) -> None:
         return
     python = context.pythonExec
     paths = [getattr(context, "environment", {}).get(_PATH), os.environ.get(_PATH)]
-    lacking = _missing_packages(python, os.pathsep.join(filter(None, paths)), str(Path.cwd()))
-    if not lacking:
+    missing_packages = _missing_packages(python, os.pathsep.join(filter(None, paths)), str(Path.cwd()))
+    if not missing_packages:
         return
-    msg = f"the Python workers of Spark run {python}, which does not find {lacking}"
+    msg = f"the Python workers of Spark run {python}, which does not find {missing_packages}"
     if python == sys.executable:
         msg += f": install txnstore[spark] there, or set {_PATH} before the session starts"
     else:
@@ -62,10 +62,12 @@ def _missing_packages(python: str, path: str, folder: str) -> str:
     """Name what an interpreter lacks of txnstore and PyArrow; empty if it has both, or cannot be started."""
     command, env = [python, "-c", _LOOK], {**os.environ, _PATH: path}
     try:
-        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=_LOOK_S, check=True)
+        process = subprocess.run(
+            command, env=env, cwd=folder, capture_output=True, text=True, timeout=_LOOK_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip().replace(", ", " and ")
+    return process.stdout.strip().replace(", ", " and ")
 
 
 def make_session(master: str | None, app_name: str | None, conf: dict[str, object]) -> SparkSession:

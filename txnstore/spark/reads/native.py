@@ -82,21 +82,23 @@ def read_native(
         scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
         slices = scan.plan()
         location = replace(location, url=connection.url)
-        selected = Columns(scan.topic, columns)
-        schema = types.spark_schema(selected.schema)
+        selected_columns = Columns(scan.topic, columns)
+        schema = types.spark_schema(selected_columns.schema)
         if not slices:
             return spark.createDataFrame([], types.ddl(schema))
-        files, rest = RowPlan(selected, tuple(slices)).split(_FILES)
-        is_small = all(part.batch.shared for part in rest.slices) and _stored_bytes(rest.slices) <= _SHARED_BYTES
+        files, other_rows = RowPlan(selected_columns, tuple(slices)).split(_FILES)
+        is_small = (
+            all(part.batch.shared for part in other_rows.slices) and _stored_bytes(other_rows.slices) <= _SHARED_BYTES
+        )
         frames = _file_frames(spark, location, files, schema) if is_small else None
-        if frames is not None and rest.slices:
+        if frames is not None and other_rows.slices:
             with expirations(lambda: connection):
-                rows = [*types.to_batches(_shared_rows(connection, rest), schema)]
+                rows = [*types.to_batches(_shared_rows(connection, other_rows), schema)]
             frames.append(_local_frame(spark, rows, schema))
     if frames is None:
         _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
         return _read_by_format(spark, location, scan, slices, isolation)
-    return reduce(lambda one, other: one.union(other), frames)
+    return reduce(lambda frame, other: frame.union(other), frames)
 
 
 # Rows that the driver reads -------------------------------------------------------------------------------------------
@@ -114,8 +116,8 @@ def _shared_rows(connection: Connection, plan: RowPlan) -> Iterator[pa.Table]:
     for part in plan.slices:
         by_segment.setdefault(part.batch.segment.key, []).append(part)
     groups, batch_size = list(by_segment.values()), max_fetches(connection.objects)
-    for first in range(0, len(groups), batch_size):
-        parts = [part for group in groups[first : first + batch_size] for part in group]
+    for first_index in range(0, len(groups), batch_size):
+        parts = [part for group in groups[first_index : first_index + batch_size] for part in group]
         yield segments.read(parts, plan.columns)
 
 
@@ -154,15 +156,15 @@ def _read_by_format(
     """Read the same slices with ``format("txnstore")``."""
     bounds: dict[str, list[int]] = {}
     for part in slices:
-        low, high = bounds.get(str(part.tp.partition), [part.start, part.limit])
-        bounds[str(part.tp.partition)] = [min(low, part.start), max(high, part.limit)]
+        first_offset, limit = bounds.get(str(part.tp.partition), [part.start, part.limit])
+        bounds[str(part.tp.partition)] = [min(first_offset, part.start), max(limit, part.limit)]
     options = {
         "topic": scan.topic.name,
         "columns": json.dumps(scan.schema.names),
         "isolation": isolation,
         "partitions": ",".join(bounds),
-        "startingOffsets": json.dumps({partition: low for partition, (low, _) in bounds.items()}),
-        "endingOffsets": json.dumps({partition: high for partition, (_, high) in bounds.items()}),
+        "startingOffsets": json.dumps({partition: first_offset for partition, (first_offset, _) in bounds.items()}),
+        "endingOffsets": json.dumps({partition: limit for partition, (_, limit) in bounds.items()}),
         "snapshot": ",".join(map(str, scan.snapshot.heads)),
     }
     for name, value in location.storage_options.items():
@@ -181,13 +183,13 @@ def _file_frames(spark: SparkSession, location: Location, plan: RowPlan, schema:
     if not plan.slices:
         return []
     groups = plan.groups()
-    readable = _is_readable(plan.columns, groups)
-    root = root_for_spark(spark, location, plan.slices[0].batch.segment) if readable else None
+    is_readable = _is_readable(plan.columns, groups)
+    root = root_for_spark(spark, location, plan.slices[0].batch.segment) if is_readable else None
     if root is None:
         return None
     frames = [_FileFrame(plan.columns, schema, group).read(spark, root) for group in groups]
-    read = [frame for frame in frames if frame is not None]
-    return read if len(read) == len(frames) else None
+    read_frames = [frame for frame in frames if frame is not None]
+    return read_frames if len(read_frames) == len(frames) else None
 
 
 class _FileFrame:
@@ -198,23 +200,23 @@ class _FileFrame:
 
     def read(self, spark: SparkSession, root: str) -> DataFrame | None:
         """Return the frame; None if this Spark cannot be given a list of files."""
-        group, stored = self._group, types.spark_schema(self._columns.stored(self._group.layout))
+        group, stored_schema = self._group, types.spark_schema(self._columns.stored(self._group.layout))
         segments = [file.segment for file in group.files]
         listed = [ListedFile(f"{root}/{quote(segment.key)}", segment.size) for segment in segments]
-        frame = read_listed(spark, types.ddl(stored), listed)
+        frame = read_listed(spark, types.ddl(stored_schema), listed)
         if frame is None:
             return None
         if group.cut:
-            offset, low, high = self._expression(OFFSET_FIELD.name), self._per_file(START), self._per_file(LIMIT)
-            frame = frame.where(f"{offset} >= {low} AND {offset} < {high}")
+            offset, start, limit = self._expression(OFFSET_FIELD.name), self._per_file(START), self._per_file(LIMIT)
+            frame = frame.where(f"{offset} >= {start} AND {offset} < {limit}")
             if group.layout is not Layout.APPENDED:  # Spark cannot skip row groups by the condition above.
-                frame = frame.where(f"_offset IS NULL OR _offset >= {low} AND _offset < {high}")
+                frame = frame.where(f"_offset IS NULL OR _offset >= {start} AND _offset < {limit}")
         # As text it takes one call of the JVM; as objects, each function and each literal takes some.
         names = self._schema.names
-        plain = group.layout is Layout.APPENDED and not any(map(_is_float, stored))
-        rest = len(names) - len(stored)
-        if plain and names[rest:] == stored.names:  # One call for all of them, too.
-            return frame.selectExpr([*map(self._named_expression, names[:rest]), "*"])
+        is_plain = group.layout is Layout.APPENDED and not any(map(_is_float, stored_schema))
+        other_count = len(names) - len(stored_schema)
+        if is_plain and names[other_count:] == stored_schema.names:  # One call for all of them, too.
+            return frame.selectExpr([*map(self._named_expression, names[:other_count]), "*"])
         return frame.selectExpr([*map(self._named_expression, names)])
 
     def _named_expression(self, name: str) -> str:
@@ -236,13 +238,13 @@ class _FileFrame:
 
     def _event_time(self, name: str | None, default: OfFile) -> str:
         """Return the SQL of an event time: that of the column; where it is null, that of the file."""
-        latest = f"timestamp_millis({self._per_file(default)})"
+        default_time = f"timestamp_millis({self._per_file(default)})"
         if name is None:
-            return latest
+            return default_time
         moment = types.quoted(name)
         is_number = _spark_type_name(self._columns.topic_fields.field(name)) == "bigint"
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
-        return f"coalesce({event_time}, {latest})"
+        return f"coalesce({event_time}, {default_time})"
 
     def _per_file(self, number: OfFile) -> str:
         """Return an expression for the number of each row's file: an array is one literal, however long."""

@@ -74,11 +74,11 @@ def with_topics(view: View, options: ReadOptions) -> ReadOptions:
 def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
     """Return the Arrow schema of a read before Spark's types. Its topics must have the same columns."""
     options = with_topics(view, options)
-    first, *others = [view.find_topic(name) for name in options.topics]
-    schema = Columns(first, options.columns).schema
-    for topic in others:
+    first_topic, *other_topics = [view.find_topic(name) for name in options.topics]
+    schema = Columns(first_topic, options.columns).schema
+    for topic in other_topics:
         if not Columns(topic, options.columns).schema.equals(schema):
-            msg = f"topics {first.name!r} and {topic.name!r} have different columns and cannot be read together"
+            msg = f"topics {first_topic.name!r} and {topic.name!r} have different columns and cannot be read together"
             raise SchemaMismatchError(msg)
     return schema
 
@@ -126,15 +126,15 @@ def group_by_task(
         min_partitions: The number of tasks that is wanted at least; None for what is suitable.
         processors: The number of processors; None for those of this machine, as Spark does not say how many it has.
     """
-    total = sum(_read_cost(part) for _, slices in slices_of_topics for part in slices)
-    least = _MIN_TASK_BYTES if min_partitions is None else 1
-    suitable = min(_MAX_TASKS, max(_MIN_TASKS, _TASKS_PER_PROCESSOR * (processors or os.cpu_count() or 1)))
-    target = min(_MAX_TASK_BYTES, max(least, total // (min_partitions or suitable)))
+    total_cost = sum(_read_cost(part) for _, slices in slices_of_topics for part in slices)
+    min_bytes = _MIN_TASK_BYTES if min_partitions is None else 1
+    suitable_tasks = min(_MAX_TASKS, max(_MIN_TASKS, _TASKS_PER_PROCESSOR * (processors or os.cpu_count() or 1)))
+    target_bytes = min(_MAX_TASK_BYTES, max(min_bytes, total_cost // (min_partitions or suitable_tasks)))
     return [
-        each
+        slice_group
         for topic, slices in slices_of_topics
-        for run in group(slices, target)
-        for each in _tasks_of_run(topic, run, target)
+        for run in group(slices, target_bytes)
+        for slice_group in _tasks_of_run(topic, run, target_bytes)
     ]
 
 
@@ -172,8 +172,8 @@ def _slices_of_topic(connection: Connection, view: View, topic: str, options: Re
     bounds = all_bounds(connection, view, tps, options)
     if options.isolation is Isolation.READ_COMMITTED:
         starts, ends = ({tp: pair[side] for tp, pair in bounds.items()} for side in (0, 1))
-        pinned = None if options.snapshot is None else view
-        warn_blocked(connection, blocked_partitions(view, tps, starts, ends), pinned)
+        pinned_view = None if options.snapshot is None else view
+        warn_blocked(connection, blocked_partitions(view, tps, starts, ends), pinned_view)
     for tp, (start, end) in bounds.items():
         yield from visible(tp, view.find_partition(tp), options.isolation, start, end)
 
@@ -193,19 +193,19 @@ def all_bounds(
 def _partition_bounds(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> tuple[int, int]:
     """Return the first offset to read in a partition, and the offset to read up to."""
     partition = view.find_partition(tp)
-    earliest, latest = partition.log_start, partition.high_watermark
+    earliest_offset, latest_offset = partition.log_start, partition.high_watermark
 
     def bound(option: str, offsets: Offsets, moment: int | None, default: int) -> int:
         """Return the offset that an option means: by time, else by offset, else the default."""
         if moment is not None:
             at_time = offset_for_time(connection.objects, view, tp, options.isolation, moment)
-            return at_time.offset if at_time is not None else latest
-        offset = _resolve_offset(offsets, tp, earliest, latest, default)
+            return at_time.offset if at_time is not None else latest_offset
+        offset = _resolve_offset(offsets, tp, earliest_offset, latest_offset, default)
         _check_offset(tp, partition, options.isolation, offset, option)
         return offset
 
-    start = bound("startingOffsets", options.start, options.start_ms, earliest)
-    end = bound("endingOffsets", options.end, options.end_ms, latest)
+    start = bound("startingOffsets", options.start, options.start_ms, earliest_offset)
+    end = bound("endingOffsets", options.end, options.end_ms, latest_offset)
     if start > end and options.start_ms is None and options.end_ms is None:
         msg = (
             f"a read of {tp} cannot start at offset {start} and end at {end}, before it: change startingOffsets or "

@@ -110,16 +110,17 @@ def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Sc
     if options.columns is not None and schema.names != list(options.columns):
         msg = f"give the option columns or a schema, not both: the schema differs from {', '.join(options.columns)}"
         raise InvalidConfigError(msg)
-    full = types.spark_schema(projection_schema(view, options))
+    full_schema = types.spark_schema(projection_schema(view, options))
     fields = []
     for field in schema.fields:
-        if field.name not in full.names:
-            msg = f"topic {options.topics[0]!r} has no column {field.name!r} to read; it has {', '.join(full.names)}"
+        if field.name not in full_schema.names:
+            names = ", ".join(full_schema.names)
+            msg = f"topic {options.topics[0]!r} has no column {field.name!r} to read; it has {names}"
             raise SchemaMismatchError(msg)
-        arrow = full.field(field.name)
-        name, requested = types.type_name(arrow.type), field.dataType.simpleString()
-        if requested != name:
-            msg = f"column {field.name!r} is of type {name}; the schema of the read says {requested}"
+        arrow = full_schema.field(field.name)
+        name, requested_type = types.type_name(arrow.type), field.dataType.simpleString()
+        if requested_type != name:
+            msg = f"column {field.name!r} is of type {name}; the schema of the read says {requested_type}"
             raise SchemaMismatchError(msg)
         nested = field.dataType.json()
         if any(f'"{rule}":false' in nested for rule in ("nullable", "containsNull", "valueContainsNull")):

@@ -52,10 +52,10 @@ def _read_problem(spark: Any, location: Location, url: str, size: int) -> str | 
     except Py4JJavaError:
         return "it has no file system for s3a. Add hadoop-aws to spark.jars.packages (docs/spark.md)."
     bucket = urlsplit(url).netloc
-    ours = _endpoint(location)
-    theirs = settings.get(f"fs.s3a.bucket.{bucket}.endpoint") or settings.get("fs.s3a.endpoint")
-    if ours is not None and _host(ours) != _host(theirs or ""):
-        return f"its endpoint is {theirs or 'AWS'}. Set spark.hadoop.fs.s3a.endpoint to {ours}."
+    store_endpoint = _endpoint(location)
+    spark_endpoint = settings.get(f"fs.s3a.bucket.{bucket}.endpoint") or settings.get("fs.s3a.endpoint")
+    if store_endpoint is not None and _host(store_endpoint) != _host(spark_endpoint or ""):
+        return f"its endpoint is {spark_endpoint or 'AWS'}. Set spark.hadoop.fs.s3a.endpoint to {store_endpoint}."
     try:
         path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(url))
         length = path.getFileSystem(settings).getFileStatus(path).getLen()

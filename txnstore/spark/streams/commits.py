@@ -57,19 +57,19 @@ def commit_micro_batch(
     identities: dict[tuple[str, str], ProducerIdentity] = connection.cached(_RUNS, dict)
     identity = identities.get((name, batch.run_id))
     try:
-        ended = _commit(connection, options, batch, batches, identity)
+        end = _commit(connection, options, batch, batches, identity)
     except ProducerFencedError:
         if identity is None:
             raise
         # Another process of this run may have committed since: Spark has a pool of them for all queries.
-        current = identity_of_run(connection.view().transactions.get(name), batch)
-        if current in {None, identity}:
+        current_identity = identity_of_run(connection.view().transactions.get(name), batch)
+        if current_identity in {None, identity}:
             raise
-        ended = _commit(connection, options, batch, batches, current)
-    if ended is not None and not ended.repeated:
+        end = _commit(connection, options, batch, batches, current_identity)
+    if end is not None and not end.repeated:
         # The answer to a repetition names the epoch of the run that has committed the micro-batch.
-        identities[name, batch.run_id] = ended.producer
-    return ended
+        identities[name, batch.run_id] = end.producer
+    return end
 
 
 def _commit(
@@ -90,9 +90,9 @@ def _commit(
         _check_plan(view, connection, options, batch)
         _LOG.info("this micro-batch is committed; its batches are left to the vacuum", extra=fields)
         return None
-    read = [] if options.group is None else _read_positions(options, batch)
-    new = batch.is_of_new_query(view)
-    if not batches and not _consumed_offsets(view, connection, options, read, new=new):
+    read_positions = [] if options.group is None else _read_positions(options, batch)
+    is_new = batch.is_of_new_query(view)
+    if not batches and not _consumed_offsets(view, connection, options, read_positions, is_new=is_new):
         return None
     _check_topics(view, batches)
     if identity is None:
@@ -104,7 +104,7 @@ def _commit(
             return None
         identity = submit(connection, InitProducer(name))
         view = connection.view()
-    offsets = _consumed_offsets(view, connection, options, read, new=new)
+    offsets = _consumed_offsets(view, connection, options, read_positions, is_new=is_new)
     command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions(identity.epoch))
     ended: Ended = submit(connection, command)
     _LOG.info("committed", extra={**fields, "batches": len(batches), "repeated": ended.repeated})
@@ -138,9 +138,13 @@ def _read_positions(options: SinkOptions, batch: MicroBatch) -> list[Position]:
 
 
 def _consumed_offsets(
-    view: View, connection: Connection, options: SinkOptions, read: Sequence[Position], *, new: bool
+    view: View, connection: Connection, options: SinkOptions, read_positions: Sequence[Position], *, is_new: bool
 ) -> tuple[TxnOffsets, ...]:
-    return () if options.group is None else consumed_offsets(view, connection.store_id, options.group, read, new=new)
+    return (
+        ()
+        if options.group is None
+        else consumed_offsets(view, connection.store_id, options.group, read_positions, is_new=is_new)
+    )
 
 
 def _check_plan(view: View, connection: Connection, options: SinkOptions, batch: MicroBatch) -> None:
@@ -149,7 +153,7 @@ def _check_plan(view: View, connection: Connection, options: SinkOptions, batch:
     A checkpoint that is older by one micro-batch has no offsets for it, so Spark plans it up to what there is now.
     """
     if options.group is not None:
-        consumed_offsets(view, connection.store_id, options.group, _read_positions(options, batch), new=False)
+        consumed_offsets(view, connection.store_id, options.group, _read_positions(options, batch), is_new=False)
 
 
 def _check_topics(view: View, batches: Sequence[NewBatch]) -> None:

@@ -70,12 +70,12 @@ class BatchTransaction:
         view = connection.view(refresh=False)
         topics = topics_to_write(view, topic, frame.schema)
         location = replace(self._options.location, url=connection.url)
-        number, begun_at = self.batch_id, view.timestamp
+        batch_id, begun_at = self.batch_id, view.timestamp
 
         def upload(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
-            first = (context.partitionId() if context is not None else 0) + number
-            uploads = upload_rows(location, topics, topic, rows, first)
+            first_partition = (context.partitionId() if context is not None else 0) + batch_id
+            uploads = upload_rows(location, topics, topic, rows, first_partition)
             yield pa.record_batch([pa.array([pickle.dumps(uploads)])], names=[_UPLOADED])
 
         for row in frame.mapInArrow(upload, f"{_UPLOADED} binary").collect():
@@ -97,8 +97,8 @@ def run(function: Callable[[BatchTransaction], object], options: SinkOptions, fr
     try:
         function(transaction)
     finally:
-        uploaded = transaction.end()
-    commit_micro_batch(connection, options, batch, uploaded)
+        uploaded_batches = transaction.end()
+    commit_micro_batch(connection, options, batch, uploaded_batches)
 
 
 def micro_batch(frame: DataFrame, batch_id: int) -> MicroBatch:

@@ -64,13 +64,13 @@ class MicroBatch:
         """
         if txn is None or not knows_version(txn, [(self.query_id, self.number)]):
             return False
-        last = txn.versions[self.query_id]
-        if self.number < last:
+        last_number = txn.versions[self.query_id]
+        if self.number < last_number:
             msg = (
-                f"micro-batch {self.number} of query {self.query_id} is not written, because micro-batch {last} of it "
-                "is committed: the checkpoint is older than the store, such as one of a backup, or another driver has "
-                "continued. What this run reads may not be what was committed under this number. Put back the newest "
-                "checkpoint, or start the query with a new one"
+                f"micro-batch {self.number} of query {self.query_id} is not written, because micro-batch {last_number} "
+                "of it is committed: the checkpoint is older than the store, such as one of a backup, or another "
+                "driver has continued. What this run reads may not be what was committed under this number. Put back "
+                "the newest checkpoint, or start the query with a new one"
             )
             raise ProducerFencedError(msg)
         return True
@@ -91,8 +91,8 @@ class MicroBatch:
 
     def is_of_last_transaction(self, txn: Transaction) -> bool:
         """Whether the last micro-batch of the query was committed by the last transaction of its transactional id."""
-        last = txn.epoch if txn.state in DECIDED else txn.last_epoch
-        return txn.versions.get(self._epoch_scope, -1) & (1 << _EPOCH_BITS) - 1 == last
+        last_epoch = txn.epoch if txn.state in DECIDED else txn.last_epoch
+        return txn.versions.get(self._epoch_scope, -1) & (1 << _EPOCH_BITS) - 1 == last_epoch
 
     @property
     def _epoch_scope(self) -> str:
@@ -138,7 +138,7 @@ def overtaken_error(txn: Transaction, batch: MicroBatch) -> ProducerFencedError:
 
 
 def consumed_offsets(
-    view: View, store_id: str, group: str, positions: Iterable[Position], *, new: bool
+    view: View, store_id: str, group: str, positions: Iterable[Position], *, is_new: bool
 ) -> tuple[TxnOffsets, ...]:
     """Return the offsets that a micro-batch commits to a group: those of its sources that read this store.
 
@@ -146,7 +146,7 @@ def consumed_offsets(
         view: A view in which no other run can commit any more.
         store_id: The id of the store that is written.
         positions: What the sources of the micro-batch read.
-        new: Whether the query has committed nothing yet. Where the group is at the end of its first micro-batch,
+        is_new: Whether the query has committed nothing yet. Where the group is at the end of its first micro-batch,
             another query has read these records; later, a micro-batch may repeat the offsets of the one before.
 
     Raises:
@@ -154,15 +154,15 @@ def consumed_offsets(
         ProducerFencedError: The offsets of the group have moved: another query of the group has read the records.
     """
     offsets: dict[TopicPartition, GroupOffset] = {}
-    seen: set[TopicPartition] = set()
-    here = [position for position in positions if position.store_id == store_id]
-    if not here:
+    seen_tps: set[TopicPartition] = set()
+    positions_here = [position for position in positions if position.store_id == store_id]
+    if not positions_here:
         msg = (
             f"the sink has no offsets for group {group!r}, because no source of the query reads this store: leave out "
             "the option group of the sink. The group of a source in another store follows the query without it"
         )
         raise InvalidConfigError(msg)
-    for position in here:
+    for position in positions_here:
         if position.group != group:
             msg = (
                 f"the query writes its offsets to group {group!r}, but its source has "
@@ -172,23 +172,24 @@ def consumed_offsets(
             )
             raise InvalidConfigError(msg)
         for tp, end in position.end.items():
-            if tp in seen:
+            if tp in seen_tps:
                 msg = f"two sources of the query read {tp}, so group {group!r} cannot have the offset of both"
                 raise InvalidConfigError(msg)
-            seen.add(tp)
-            if _needs_commit(view, group, tp, position.start.get(tp), end, new=new):
+            seen_tps.add(tp)
+            if _needs_commit(view, group, tp, position.start.get(tp), end, is_new=is_new):
                 topic_id = position.topic_ids.get(tp.topic)
                 offsets[tp] = GroupOffset(topic=tp.topic, partition=tp.partition, offset=end, topic_id=topic_id)
     return (TxnOffsets(group, tuple(offsets[tp] for tp in sorted(offsets))),) if offsets else ()
 
 
-def _needs_commit(view: View, group: str, tp: TopicPartition, start: int | None, end: int, *, new: bool) -> bool:
+def _needs_commit(view: View, group: str, tp: TopicPartition, start: int | None, end: int, *, is_new: bool) -> bool:
     """Whether the offset has to be committed: not if the group already has it."""
-    stored = committed(view, group, tp, require_stable=False)
-    if stored is not None and stored.offset != start and (new or stored.offset != end):
+    stored_offset = committed(view, group, tp, require_stable=False)
+    if stored_offset is not None and stored_offset.offset != start and (is_new or stored_offset.offset != end):
         msg = (
-            f"group {group!r} has read {tp} up to offset {stored.offset}, but this micro-batch reads it from {start}: "
-            "another query of the group has read on, or its offsets were reset. Start the query with a new checkpoint"
+            f"group {group!r} has read {tp} up to offset {stored_offset.offset}, but this micro-batch reads it from "
+            f"{start}: another query of the group has read on, or its offsets were reset. Start the query with a new "
+            "checkpoint"
         )
         raise ProducerFencedError(msg)
-    return stored is None or stored.offset != end
+    return stored_offset is None or stored_offset.offset != end

@@ -124,7 +124,11 @@ def _format_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def _parse_offsets(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    return {TopicPartition(topic, int(number)): at for topic, by in nested.items() for number, at in by.items()}
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, offsets in nested.items()
+        for number, offset in offsets.items()
+    }
 
 
 # What a stream reads next ---------------------------------------------------------------------------------------------
@@ -200,10 +204,10 @@ def next_step(
     for tp, log in logs.partitions.items():
         if until is not None and tp not in until and tp not in position.end:
             continue
-        at, loss = _resume_offset(position, logs, tp)
+        start, loss = _resume_offset(position, logs, tp)
         losses += loss
-        limit = log.limit if until is None else min(log.limit, until.get(tp, at))
-        starts[tp], ends[tp] = at, max(at, limit)
+        limit = log.limit if until is None else min(log.limit, until.get(tp, start))
+        starts[tp], ends[tp] = start, max(start, limit)
     if max_offsets is not None:
         ends = _share_limit(starts, ends, max_offsets)
     if starts == ends and not losses:
@@ -214,21 +218,21 @@ def next_step(
 def replay_step(position: Position, logs: Logs) -> Step:
     """Return the readable part of a planned micro-batch: its offsets that are still in the store."""
     losses = [
-        f"topic {tp.topic!r} was deleted, or created again, before offsets {first} to {limit - 1} of {tp} were read"
-        for tp, (first, limit) in _offset_ranges(position).items()
+        f"topic {tp.topic!r} was deleted, or created again, before offsets {start} to {limit - 1} of {tp} were read"
+        for tp, (start, limit) in _offset_ranges(position).items()
         if not is_same(position, logs, tp)
     ]
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
-    for tp, (first, limit) in _offset_ranges(position).items():
+    for tp, (start, limit) in _offset_ranges(position).items():
         if not is_same(position, logs, tp):
             continue
         log = logs.partitions[tp]
-        if first < log.start:
-            losses.append(_expiry_loss(tp, first, min(limit, log.start)))
+        if start < log.start:
+            losses.append(_expiry_loss(tp, start, min(limit, log.start)))
         if limit > log.end:
             losses.append(_truncation_loss(tp, limit, log.end))
-        starts[tp] = min(max(first, log.start), log.end)
+        starts[tp] = min(max(start, log.start), log.end)
         ends[tp] = max(starts[tp], min(limit, log.end))
     return Step(Position(position.store_id, position.topic_ids, starts, ends, position.group), tuple(losses))
 
@@ -240,14 +244,14 @@ def lag(end: Any, latest: Any) -> dict[TopicPartition, int]:
         end: The source's position, as JSON value.
         latest: The ends of its partitions, from :func:`limits_json`.
     """
-    read, limits = parse(end).end, _parse_offsets(latest)
-    return {tp: max(0, limit - read.get(tp, 0)) for tp, limit in sorted(limits.items())}
+    read_offsets, limits = parse(end).end, _parse_offsets(latest)
+    return {tp: max(0, limit - read_offsets.get(tp, 0)) for tp, limit in sorted(limits.items())}
 
 
 def _offset_ranges(position: Position) -> dict[TopicPartition, tuple[int, int]]:
     """Return the offsets of each partition that the micro-batch reads; partitions without any are left out."""
     ranges = {tp: (position.start.get(tp, 0), limit) for tp, limit in position.end.items()}
-    return {tp: (first, limit) for tp, (first, limit) in ranges.items() if first < limit}
+    return {tp: (start, limit) for tp, (start, limit) in ranges.items() if start < limit}
 
 
 def is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
@@ -272,35 +276,39 @@ def _missing_partition_losses(position: Position, logs: Logs) -> list[str]:
 def _resume_offset(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, list[str]]:
     """Return the offset at which to continue in a partition, and the records that were lost before it."""
     log = logs.partitions[tp]
-    at = position.end.get(tp)
-    if at is None:
+    offset = position.end.get(tp)
+    if offset is None:
         return log.start, []
     if not is_same(position, logs, tp):
         return log.start, [f"topic {tp.topic!r} was deleted and created again since {tp} was read"]
-    if at < log.start:
-        return log.start, [_expiry_loss(tp, at, log.start)]
-    if at > log.end:
-        return log.end, [_truncation_loss(tp, at, log.end)]
-    return at, []
+    if offset < log.start:
+        return log.start, [_expiry_loss(tp, offset, log.start)]
+    if offset > log.end:
+        return log.end, [_truncation_loss(tp, offset, log.end)]
+    return offset, []
 
 
-def _expiry_loss(tp: TopicPartition, first: int, limit: int) -> str:
-    return f"offsets {first} to {limit - 1} of {tp} were deleted before they were read (retention, or delete_records)"
+def _expiry_loss(tp: TopicPartition, first_offset: int, limit: int) -> str:
+    offsets = f"{first_offset} to {limit - 1}"
+    return f"offsets {offsets} of {tp} were deleted before they were read (retention, or delete_records)"
 
 
-def _truncation_loss(tp: TopicPartition, at: int, end: int) -> str:
-    return f"the stream has read {tp} up to offset {at}, but its log ends at {end}: was the store restored from a copy?"
+def _truncation_loss(tp: TopicPartition, offset: int, log_end: int) -> str:
+    return (
+        f"the stream has read {tp} up to offset {offset}, but its log ends at {log_end}: was the store restored from a "
+        "copy?"
+    )
 
 
 def _share_limit(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
     """Return ends that read at most ``limit`` offsets, shared between the partitions by what each has to read."""
-    pending = {tp: ends[tp] - starts[tp] for tp in ends}
-    total = sum(pending.values())
-    if total <= limit:
+    pending_counts = {tp: ends[tp] - starts[tp] for tp in ends}
+    total_count = sum(pending_counts.values())
+    if total_count <= limit:
         return dict(ends)
-    shares = {tp: limit * count // total for tp, count in pending.items()}
+    shares = {tp: limit * count // total_count for tp, count in pending_counts.items()}
     # What the rounding leaves goes to the largest remainders, so each micro-batch reads something.
-    by_remainder = sorted(pending, key=lambda tp: (-(limit * pending[tp] % total), tp))
+    by_remainder = sorted(pending_counts, key=lambda tp: (-(limit * pending_counts[tp] % total_count), tp))
     for tp in by_remainder[: limit - sum(shares.values())]:
         shares[tp] += 1
     return {tp: starts[tp] + shares[tp] for tp in ends}

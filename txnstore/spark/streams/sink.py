@@ -69,8 +69,8 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
         # Small micro-batches have one task, so the first partition moves on with their number.
         first_partition = context.partitionId() + micro_batch_id
         options = self._options
-        ignored = IGNORED if options.ignore_system_columns else ()
-        batches = upload_rows(options.location, self._topics, options.topic, iterator, first_partition, ignored)
+        ignored_columns = IGNORED if options.ignore_system_columns else ()
+        batches = upload_rows(options.location, self._topics, options.topic, iterator, first_partition, ignored_columns)
         return StreamUploaded(
             with_min_upload_time(batches, self._begun_at),
             query_id=context.getLocalProperty("sql.streaming.queryId") or "",
@@ -79,11 +79,11 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit the uploads of all tasks in one transaction, unless the micro-batch is committed."""
-        uploaded = [message for message in messages if isinstance(message, StreamUploaded)]
-        if not uploaded:
+        uploads = [message for message in messages if isinstance(message, StreamUploaded)]
+        if not uploads:
             return  # Spark runs a task even for an empty micro-batch, so there was nothing to run at all.
-        micro_batch = MicroBatch(uploaded[0].query_id, uploaded[0].run_id, batchId)
-        uploaded_batches = [batch for message in uploaded for batch in message.batches]
+        micro_batch = MicroBatch(uploads[0].query_id, uploads[0].run_id, batchId)
+        uploaded_batches = [batch for message in uploads for batch in message.batches]
         connection = self._connection or cached_connection(self._options.location)
         commit_micro_batch(connection, self._options, micro_batch, uploaded_batches)
 

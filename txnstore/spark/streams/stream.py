@@ -168,29 +168,31 @@ class Stream:
 
     def _start_offsets(self) -> dict[TopicPartition, int]:
         """Return where a new query starts in each partition, by the options."""
-        read, view = self.read_options, self._view
-        check_partitions(view, read.start)
+        options, view = self.read_options, self._view
+        check_partitions(view, options.start)
         tps = list(self._logs.partitions)
-        bounds = all_bounds(self._connection, view, tps, replace(read, end="latest", end_ms=None))
+        bounds = all_bounds(self._connection, view, tps, replace(options, end="latest", end_ms=None))
         # "latest" is where a reader of this isolation stops: records of open transactions are read when they commit.
         return {
-            tp: first if _has_start_offset(read, tp) else min(first, view.partitions[tp].read_limit(read.isolation))
+            tp: first
+            if _has_start_offset(options, tp)
+            else min(first, view.partitions[tp].read_limit(options.isolation))
             for tp, (first, _) in bounds.items()
         }
 
     def _stored_or_commit(self, group: str, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the offsets of the group; commit those that it does not have first."""
-        stored = {tp: committed(self._view, group, tp) for tp in starts}
-        offsets = {tp: value.offset for tp, value in stored.items() if value is not None}
+        stored_offsets = {tp: committed(self._view, group, tp) for tp in starts}
+        offsets = {tp: value.offset for tp, value in stored_offsets.items() if value is not None}
         # A partition that was added to a topic that the group reads is new, and read from its start.
         topics = {tp.topic for tp in offsets}
-        missing = {
-            tp: self._logs.partitions[tp].start if tp.topic in topics else at
-            for tp, at in starts.items()
+        missing_offsets = {
+            tp: self._logs.partitions[tp].start if tp.topic in topics else start
+            for tp, start in starts.items()
             if tp not in offsets
         }
-        self._commit_offsets(group, missing)
-        return {**offsets, **missing}
+        self._commit_offsets(group, missing_offsets)
+        return {**offsets, **missing_offsets}
 
     # Plans ------------------------------------------------------------------------------------------------------------
 
@@ -223,7 +225,9 @@ class Stream:
 
     def _refresh_up_to(self, end: Position) -> None:
         """Look at the store unless the known view has all records up to this position."""
-        if any(tp not in self._logs.partitions or self._logs.partitions[tp].end < at for tp, at in end.end.items()):
+        if any(
+            tp not in self._logs.partitions or self._logs.partitions[tp].end < offset for tp, offset in end.end.items()
+        ):
             self._refresh()
 
     def _task_groups(self, position: Position) -> list[SliceGroup]:
@@ -266,11 +270,12 @@ class Stream:
 
     def _uncommitted_offsets(self, group: str, position: Position) -> dict[TopicPartition, int]:
         """Return the offsets above those of the group, of topics that still exist."""
-        stored = {tp: committed(self._view, group, tp, require_stable=False) for tp in position.end}
+        stored_offsets = {tp: committed(self._view, group, tp, require_stable=False) for tp in position.end}
         return {
-            tp: at
-            for tp, at in position.end.items()
-            if positions.is_same(position, self._logs, tp) and ((value := stored[tp]) is None or value.offset < at)
+            tp: offset
+            for tp, offset in position.end.items()
+            if positions.is_same(position, self._logs, tp)
+            and ((value := stored_offsets[tp]) is None or value.offset < offset)
         }
 
     def _commit_offsets(self, group: str, offsets: Offsets) -> None:
@@ -317,12 +322,12 @@ class Stream:
 
     def _logs_of(self, view: View) -> Logs:
         """Return the offsets that a view shows of the partitions of the stream."""
-        read = self._options.read
+        options = self._options.read
         logs = {}
         for tp in self._existing_partitions(view):
             log = view.partitions[tp]
-            limit = log.read_limit(read.isolation)
-            logs[tp] = Log(log.log_start, min(limit, _end_offset(read, tp, limit)), log.high_watermark)
+            limit = log.read_limit(options.isolation)
+            logs[tp] = Log(log.log_start, min(limit, _end_offset(options, tp, limit)), log.high_watermark)
         ids = {name: view.topics[name].topic_id for name in self._existing_topics(view)}
         return Logs(self._connection.store_id, ids, logs)
 
@@ -349,12 +354,12 @@ class Stream:
         return step.position
 
 
-def _has_start_offset(read: ReadOptions, tp: TopicPartition) -> bool:
+def _has_start_offset(options: ReadOptions, tp: TopicPartition) -> bool:
     """Whether the options name the offset at which a partition starts."""
-    return read.start_ms is None and not isinstance(read.start, str) and read.start.get(tp, LATEST) >= 0
+    return options.start_ms is None and not isinstance(options.start, str) and options.start.get(tp, LATEST) >= 0
 
 
-def _end_offset(read: ReadOptions, tp: TopicPartition, limit: int) -> int:
+def _end_offset(options: ReadOptions, tp: TopicPartition, limit: int) -> int:
     """Return the offset at which the stream ends in a partition; ``limit`` if it does not end."""
-    at = limit if isinstance(read.end, str) else read.end.get(tp, LATEST)
-    return at if at >= 0 else limit
+    offset = limit if isinstance(options.end, str) else options.end.get(tp, LATEST)
+    return offset if offset >= 0 else limit

@@ -91,34 +91,36 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
         ProducerFencedError: A newer job uses the transactional id.
         UnknownTopicOrPartitionError: A topic was deleted while the job ran.
     """
-    numbered = number(replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches)
+    numbered_batches = number(
+        replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches
+    )
     if job.repeated or is_committed(connection.view(refresh=False), job):
         _LOG.info("this job is committed; its batches are left to the vacuum", extra=_log_fields(job))
         return None
-    if not numbered and (job.identity is None or not job.versions):
+    if not numbered_batches and (job.identity is None or not job.versions):
         return None
-    _check_topics(connection.view(refresh=False), job, numbered)
+    _check_topics(connection.view(refresh=False), job, numbered_batches)
     identity = job.identity or submit(connection, InitProducer(job.transactional_id))
     try:
-        ended: Ended = submit(connection, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
+        ended: Ended = submit(connection, EndTxn(identity, Outcome.COMMIT, numbered_batches, versions=job.versions))
     except ProducerFencedError as error:
         msg = (
             f"a newer job with the transactionalId {job.transactional_id!r}, or an administrator, has fenced this one, "
             f"and nothing of it was written: run it again, or give jobs that run concurrently different ids ({error})"
         )
         raise ProducerFencedError(msg) from error
-    _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
+    _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered_batches), "repeated": ended.repeated})
     return ended
 
 
 def number(batches: Iterable[NewBatch]) -> tuple[NewBatch, ...]:
     """Number the batches: from 0 without gaps in each partition (SEQ-01)."""
-    following: dict[TopicPartition, int] = {}
+    next_sequences: dict[TopicPartition, int] = {}
     result = []
     for batch in batches:
-        sequence = following.get(batch.tp, 0)
+        sequence = next_sequences.get(batch.tp, 0)
         result.append(replace(batch, base_sequence=sequence))
-        following[batch.tp] = next_sequence(sequence, batch.records)
+        next_sequences[batch.tp] = next_sequence(sequence, batch.records)
     return tuple(result)
 
 

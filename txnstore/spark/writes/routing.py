@@ -69,15 +69,15 @@ class SegmentRouter:
         objects: ObjectStore,
         runtime: Runtime,
         topics: Mapping[str, TopicWriter],
-        only: str | None,
-        first: int = 0,
+        only_topic: str | None,
+        first_partition: int = 0,
         *,
         segment_bytes: int = SEGMENT_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._objects, self._runtime = objects, runtime
-        self._topics, self._only = topics, only
-        self._sticky = first
+        self._topics, self._only = topics, only_topic
+        self._sticky = first_partition
         self._segment_bytes, self._buffer_bytes = segment_bytes, buffer_bytes
         self._chunk = _RowBuffer()
         self._chunk_rows = 0
@@ -133,10 +133,10 @@ class SegmentRouter:
 
     def _route_rows(self, writer: TopicWriter, rows: pa.Table) -> None:
         """Convert rows of a topic, and add them to the buffers of their partitions."""
-        explicit = rows[PARTITION] if PARTITION in rows.column_names else None
+        explicit_column = rows[PARTITION] if PARTITION in rows.column_names else None
         table = normalize(_drop_column(rows, PARTITION), writer.schema)
         check_rows(writer, table)
-        numbers = self._choose_partitions(writer, table, explicit)
+        numbers = self._choose_partitions(writer, table, explicit_column)
         for number, part in split_by_partition(table, numbers, writer.topic.partitions):
             tp = TopicPartition(writer.topic.name, number)
             buffer = self._buffers.setdefault(tp, _RowBuffer())
@@ -144,7 +144,7 @@ class SegmentRouter:
             if buffer.size >= self._segment_bytes:
                 self._upload(tp)
 
-    def _choose_partitions(self, writer: TopicWriter, table: pa.Table, explicit: Any) -> npt.NDArray[np.int32]:
+    def _choose_partitions(self, writer: TopicWriter, table: pa.Table, explicit_column: Any) -> npt.NDArray[np.int32]:
         """Return the partition of each row: the given one, else by its key, else that of the chunk (KIP-480)."""
         count, column = writer.topic.partitions, writer.key_column
         if column is not None:
@@ -152,9 +152,9 @@ class SegmentRouter:
         else:
             numbers = np.full(table.num_rows, -1, np.int32)
         numbers = np.where(numbers < 0, np.int32(self._sticky % count), numbers)
-        if explicit is None:
+        if explicit_column is None:
             return numbers
-        explicit_numbers = _explicit_partitions(explicit, writer)
+        explicit_numbers = _explicit_partitions(explicit_column, writer)
         return np.where(explicit_numbers < 0, numbers, explicit_numbers)
 
     def _upload(self, tp: TopicPartition) -> None:
@@ -172,9 +172,9 @@ def _explicit_partitions(column: Any, writer: TopicWriter) -> npt.NDArray[np.int
         msg = f"column {PARTITION!r} must be of an integer type, not {column.type}"
         raise SchemaMismatchError(msg)
     count = writer.topic.partitions
-    wrong = column.filter(pc.or_(pc.less(column, 0), pc.greater_equal(column, count)))
-    if len(wrong):
-        msg = f"topic {writer.topic.name!r} has {count} partitions, so there is no partition {wrong[0].as_py()}"
+    wrong_values = column.filter(pc.or_(pc.less(column, 0), pc.greater_equal(column, count)))
+    if len(wrong_values):
+        msg = f"topic {writer.topic.name!r} has {count} partitions, so there is no partition {wrong_values[0].as_py()}"
         raise UnknownTopicOrPartitionError(msg)
     numbers: npt.NDArray[np.int32] = pc.fill_null(column.cast(pa.int32()), -1).to_numpy()
     return numbers
@@ -186,12 +186,12 @@ def _drop_column(table: pa.Table, column: str) -> pa.Table:
 
 def _drop_foreign_columns(rows: pa.Table, writer: TopicWriter) -> pa.Table:
     """Drop the columns of other topics, which are null in these rows: rows for several topics have all columns."""
-    foreign = [
+    foreign_names = [
         name
         for name in rows.column_names
         if name != PARTITION and name not in writer.stored.names and rows[name].null_count == rows.num_rows
     ]
-    return rows.drop_columns(foreign)
+    return rows.drop_columns(foreign_names)
 
 
 def _unknown_topic_error(name: str | None, topics: Mapping[str, TopicWriter]) -> Exception:

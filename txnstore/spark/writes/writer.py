@@ -79,14 +79,14 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
             return Uploaded()
         context = TaskContext.get()
         check_no_table(context)
-        first = context.partitionId() if context is not None else 0
-        return Uploaded(upload_rows(self._location, self._topics, self._only, iterator, first, self._ignored))
+        first_partition = context.partitionId() if context is not None else 0
+        return Uploaded(upload_rows(self._location, self._topics, self._only, iterator, first_partition, self._ignored))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all uploads of the tasks in one transaction."""
-        uploaded = [message for message in messages if isinstance(message, Uploaded)]
+        uploads = [message for message in messages if isinstance(message, Uploaded)]
         with open_to_write(self._location) as connection:
-            jobs.commit(connection, self._job, [batch for message in uploaded for batch in message.batches])
+            jobs.commit(connection, self._job, [batch for message in uploads for batch in message.batches])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: the outcome of a failed commit may be unknown, so the uploads must not be deleted here."""
@@ -96,25 +96,25 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
 def upload_rows(
     location: Location,
     topics: Mapping[str, CatalogTopic],
-    only: str | None,
+    only_topic: str | None,
     rows: Iterable[pa.RecordBatch],
-    first: int,
-    ignored: Sequence[str] = (),
+    first_partition: int,
+    ignored_columns: Sequence[str] = (),
 ) -> tuple[NewBatch, ...]:
     """Upload the rows of a task as segments.
 
     Args:
         topics: The topics that may be written.
-        only: The topic of all rows; None if each row names its topic.
-        first: The partition of the first rows without a key; different for each task, to spread the rows of a job.
-        ignored: The columns to leave out.
+        only_topic: The topic of all rows; None if each row names its topic.
+        first_partition: That of the first rows without a key; different for each task, to spread the rows of a job.
+        ignored_columns: The columns to leave out.
     """
     objects = open_objects(location)
     writers = {name: topic_writer(topic) for name, topic in topics.items()}
-    router = SegmentRouter(objects, Runtime(), writers, only, first)
+    router = SegmentRouter(objects, Runtime(), writers, only_topic, first_partition)
     try:
         for batch in rows:
-            router.add(batch.drop_columns([name for name in ignored if name in batch.schema.names]))
+            router.add(batch.drop_columns([name for name in ignored_columns if name in batch.schema.names]))
         return router.finish()
     finally:
         router.close()
@@ -161,7 +161,7 @@ def find_topics(
         raise UnknownTopicOrPartitionError(msg) from None
 
 
-def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping[str, CatalogTopic]:
+def topics_to_write(view: View, only_topic: str | None, schema: StructType) -> Mapping[str, CatalogTopic]:
     """Return the topics that a DataFrame may be written to; check its columns on the driver, before any task runs.
 
     Raises:
@@ -169,8 +169,8 @@ def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping
         SchemaMismatchError: The topic does not take these columns.
     """
     _check_system_columns(schema)
-    if only is not None:
-        topic = view.find_topic(only)
+    if only_topic is not None:
+        topic = view.find_topic(only_topic)
         _check_columns(topic_writer(topic), schema)
         return {topic.name: topic}
     if TOPIC not in schema.names:
