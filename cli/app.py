@@ -165,13 +165,13 @@ def _showing_warnings(app: App) -> Iterator[None]:
     from txnstore.validation import BlockedReadWarning
 
     with warnings.catch_warnings():
-        others = warnings.showwarning
+        show_other = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
             if issubclass(category, BlockedReadWarning):
                 app.out.warning(str(message))
             else:
-                others(message, category, *where, **options)
+                show_other(message, category, *where, **options)
 
         warnings.simplefilter("always", BlockedReadWarning)
         warnings.showwarning = show
@@ -186,8 +186,8 @@ def _report_error(app: App, error: Exception) -> int:
         print(error.format_message(), file=sys.stderr)  # The help text of a group without a command.
         return 2
     if isinstance(error, click.UsageError):
-        where = error.ctx.command_path if error.ctx is not None else app.command_path
-        app.out.error(error.format_message(), f"See `{where} --help`.")
+        place = error.ctx.command_path if error.ctx is not None else app.command_path
+        app.out.error(error.format_message(), f"See `{place} --help`.")
         return 2
     if isinstance(error, click.ClickException):
         app.out.error(error.format_message())
@@ -197,8 +197,8 @@ def _report_error(app: App, error: Exception) -> int:
         return 1
     if isinstance(error, OSError):
         _drop_output()
-        where = f"{error.filename}: " if error.filename is not None else ""
-        app.out.error(f"{where}{error.strerror or error}")
+        place = f"{error.filename}: " if error.filename is not None else ""
+        app.out.error(f"{place}{error.strerror or error}")
         return 1
     app.out.error(f"{type(error).__name__}: {error}", "Run it again with --debug for a traceback.")
     return 1

@@ -76,25 +76,25 @@ def _batches_from_row(
         )
         # One batch is held back, because the last one is checked before it is sent.
         for batch in reader:
-            skipped = min(rows_to_skip, batch.num_rows)
-            rows_to_skip -= skipped
-            if skipped < batch.num_rows:
+            skipped_rows = min(rows_to_skip, batch.num_rows)
+            rows_to_skip -= skipped_rows
+            if skipped_rows < batch.num_rows:
                 if pending is not None:
                     yield pending, stream.tell()
-                pending = batch.slice(skipped)
+                pending = batch.slice(skipped_rows)
         if pending is not None:
             _check_end(path, pending)
             yield pending, path.stat().st_size
 
 
-def _check_end(path: Path, last: pa.RecordBatch) -> None:
+def _check_end(path: Path, last_batch: pa.RecordBatch) -> None:
     """Refuse a file that ends inside of quotation marks: Arrow takes the rest of it for the last cell."""
-    cell = last.column(last.num_columns - 1)[-1].as_py()
-    quoted = b'"' + (cell or b"").replace(b'"', b'""')
+    cell = last_batch.column(last_batch.num_columns - 1)[-1].as_py()
+    quoted_cell = b'"' + (cell or b"").replace(b'"', b'""')
     with path.open("rb") as stream:
-        end = stream.seek(0, 2)
-        stream.seek(max(0, end - len(quoted) - 1))
+        file_size = stream.seek(0, 2)
+        stream.seek(max(0, file_size - len(quoted_cell) - 1))
         tail = stream.read()
-    if tail in {separator + quoted for separator in (b",", b"\n", b"\r")}:
+    if tail in {separator + quoted_cell for separator in (b",", b"\n", b"\r")}:
         msg = f"{path.name} ends inside of quotation marks: the last cell begins with {cell[:40]!r}"
         raise CommandError(msg, "Close them, or write a quotation mark that is part of a text twice.")

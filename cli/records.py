@@ -67,12 +67,12 @@ class InputFormat:
 
 def pieces_of_stream(stream: BinaryIO, name: str, input_format: InputFormat) -> Iterator[InputPiece]:
     """Read lines of text or JSON. Errors name the line."""
-    number, done = 1, 0
+    line_number, done_bytes = 1, 0
     for lines in _lines(stream):
-        done += sum(map(len, lines)) + len(lines)
-        where = f"{name}, line {number}"
-        yield InputPiece(_parse_lines(lines, name, number, input_format), where, done)
-        number += len(lines)
+        done_bytes += sum(map(len, lines)) + len(lines)
+        place = f"{name}, line {line_number}"
+        yield InputPiece(_parse_lines(lines, name, line_number, input_format), place, done_bytes)
+        line_number += len(lines)
 
 
 def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
@@ -80,22 +80,22 @@ def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
 
     Kafka's console producer reads lines the same way (``BufferedReader.readLine``).
     """
-    read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
-    rest: list[bytes] = []
-    while data := read(_BLOCK_BYTES):
-        *lines, last = data.split(b"\n")
+    read_block = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
+    unfinished_line: list[bytes] = []
+    while data := read_block(_BLOCK_BYTES):
+        *lines, last_part = data.split(b"\n")
         if lines:
-            lines[0] = b"".join([*rest, lines[0]])
-            rest = []
+            lines[0] = b"".join([*unfinished_line, lines[0]])
+            unfinished_line = []
             yield [line.removesuffix(b"\r") for line in lines]
-        if last:
-            rest.append(last)
-    if rest:
-        yield [b"".join(rest).removesuffix(b"\r")]
+        if last_part:
+            unfinished_line.append(last_part)
+    if unfinished_line:
+        yield [b"".join(unfinished_line).removesuffix(b"\r")]
 
 
 def _parse_lines(
-    lines: list[bytes], name: str, first: int, input_format: InputFormat
+    lines: list[bytes], name: str, first_number: int, input_format: InputFormat
 ) -> list[dict[str, Any]] | pa.Table:
     """Parse lines of text or JSON as records, or as rows of the schema; an error names the line."""
     import pyarrow as pa
@@ -103,11 +103,11 @@ def _parse_lines(
     if not input_format.as_json:
         keys: list[bytes | None] = [None] * len(lines)
         if input_format.key_separator is not None:
-            keys, lines = _split_keys(lines, name, first, input_format.key_separator.encode())
+            keys, lines = _split_keys(lines, name, first_number, input_format.key_separator.encode())
         load("pandas")  # pa.array imports it, if it is installed, and its import may lose an interrupt.
         return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(lines, pa.binary())})
     documents: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(lines, first):
+    for number, line in enumerate(lines, first_number):
         if not line.strip():
             continue
         try:
@@ -123,8 +123,8 @@ def _parse_lines(
 ADVICE = "Correct the input, without what was sent; with --transactional-id all of it is sent, or nothing."
 
 
-def _input_error(where: str, reason: object) -> CommandError:
-    return CommandError(f"{where}: {reason}", ADVICE)
+def _input_error(place: str, reason: object) -> CommandError:
+    return CommandError(f"{place}: {reason}", ADVICE)
 
 
 def _rows_to_table(rows: Mapping[int, dict[str, Any]], name: str, schema: pa.Schema) -> pa.Table:
@@ -141,12 +141,14 @@ def _rows_to_table(rows: Mapping[int, dict[str, Any]], name: str, schema: pa.Sch
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _split_keys(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple[list[bytes | None], list[bytes]]:
+def _split_keys(
+    lines: list[bytes], name: str, first_number: int, separator: bytes
+) -> tuple[list[bytes | None], list[bytes]]:
     keys: list[bytes | None] = []
     values = []
-    for number, line in enumerate(lines, first):
-        key, separated, value = line.partition(separator)
-        if not separated:
+    for number, line in enumerate(lines, first_number):
+        key, found_separator, value = line.partition(separator)
+        if not found_separator:
             msg = f"{name}, line {number}: the key separator {separator.decode()!r} is missing"
             raise CommandError(msg, ADVICE)
         keys.append(key)
@@ -172,8 +174,8 @@ def _parse_line(line: bytes, input_format: InputFormat) -> dict[str, Any]:
 
 
 def _check_members(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    if unknown := [repr(name) for name in document if name not in names]:
-        msg = f"the topic has no column {', '.join(unknown)}; it has {', '.join(names)}"
+    if unknown_names := [repr(name) for name in document if name not in names]:
+        msg = f"the topic has no column {', '.join(unknown_names)}; it has {', '.join(names)}"
         raise ValueError(msg)
     return document
 
@@ -187,9 +189,9 @@ def _key_of_document(document: Mapping[str, Any], field: str) -> bytes | None:
 
 def _parse_record(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record of JSON as arguments of ``send``; refuse members that it does not have."""
-    unknown = sorted(document.keys() - _RECORD_MEMBERS)
-    if unknown or "value" not in document:
-        problem = f"it has {unknown[0]!r}" if unknown else "it has no 'value'"
+    unknown_members = sorted(document.keys() - _RECORD_MEMBERS)
+    if unknown_members or "value" not in document:
+        problem = f"it has {unknown_members[0]!r}" if unknown_members else "it has no 'value'"
         msg = f"a record has value, key, headers, partition, timestamp, but {problem}; use --key-field for documents"
         raise ValueError(msg)
     headers = [] if document.get("headers") is None else document["headers"]
@@ -231,12 +233,12 @@ def pieces_of_file(path: Path, input_format: InputFormat) -> Iterator[InputPiece
         return
     row = 0
     if path.suffix == ".csv":
-        for batch, done in csv_batches(path, input_format.nulls, ADVICE):
-            yield InputPiece(_convert_cells(batch, path, row, input_format), f"{path.name}, row {row + 1}", done)
+        for batch, done_amount in csv_batches(path, input_format.nulls, ADVICE):
+            yield InputPiece(_convert_cells(batch, path, row, input_format), f"{path.name}, row {row + 1}", done_amount)
             row += batch.num_rows
         return
-    for batch, done in _parquet_batches(path):
-        yield InputPiece(_as_records(batch, path.name, input_format), f"{path.name}, row {row + 1}", done)
+    for batch, done_amount in _parquet_batches(path):
+        yield InputPiece(_as_records(batch, path.name, input_format), f"{path.name}, row {row + 1}", done_amount)
         row += batch.num_rows
 
 
@@ -252,15 +254,15 @@ def _parquet(path: Path) -> Any:
 
 
 def _parquet_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
-    done = 0
+    done_rows = 0
     with _parquet(path) as file:
         for batch in file.iter_batches(_FILE_ROWS):
-            done += batch.num_rows
-            yield batch, done
+            done_rows += batch.num_rows
+            yield batch, done_rows
 
 
 def _convert_cells(
-    cells: pa.RecordBatch, path: Path, first: int, input_format: InputFormat
+    cells: pa.RecordBatch, path: Path, first_row: int, input_format: InputFormat
 ) -> list[dict[str, Any]] | pa.Table:
     """Convert the rows of a CSV file to the types of the topic; documents and other columns stay text."""
     import pyarrow as pa
@@ -269,7 +271,7 @@ def _convert_cells(
     from txnstore.values.columns import column_of_cells
 
     schema = pa.schema([]) if _are_documents(cells, input_format) else input_format.schema or RECORD_SCHEMA
-    if first == 0:
+    if first_row == 0:
         _check_separator(cells, schema, path)
     errors: dict[int, str] = {}
     columns = []
@@ -279,7 +281,7 @@ def _convert_cells(
         columns.append(column_of_cells(array, field, errors, milliseconds=schema is RECORD_SCHEMA))
     if errors:
         row = min(errors)
-        raise _input_error(f"{path.name}, row {first + row + 1}", errors[row])
+        raise _input_error(f"{path.name}, row {first_row + row + 1}", errors[row])
     return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), path.name, input_format)
 
 
@@ -287,8 +289,10 @@ def _check_separator(cells: pa.RecordBatch, schema: pa.Schema, path: Path) -> No
     """Refuse a file whose cells are not separated by commas: each row would be one cell."""
     if cells.num_columns != 1 or (header := cells.schema.names[0]) in schema.names:
         return
-    first = cells.column(0)[0].as_py() or b""
-    separator = next((character for character in ";\t|" if character in header and character.encode() in first), None)
+    first_cell = cells.column(0)[0].as_py() or b""
+    separator = next(
+        (character for character in ";\t|" if character in header and character.encode() in first_cell), None
+    )
     if separator is not None:
         from txnstore.sql.types import literal
 
@@ -312,8 +316,8 @@ def _as_records(batch: pa.RecordBatch, name: str, input_format: InputFormat) -> 
     from txnstore.values.python import python_rows
 
     names = batch.schema.names
-    if repeated := sorted({repr(column) for column in names if names.count(column) > 1}):
-        raise _input_error(name, f"several of its columns are {', '.join(repeated)}")
+    if repeated_names := sorted({repr(column) for column in names if names.count(column) > 1}):
+        raise _input_error(name, f"several of its columns are {', '.join(repeated_names)}")
     if not _are_documents(batch, input_format):
         return pa.Table.from_batches([batch])  # pa.table would import pandas, if it is installed.
     if input_format.key_field is not None and input_format.key_field not in names:

@@ -72,13 +72,16 @@ def layout(columns: Sequence[Column], width: int | None, *, drop_empty: bool = T
 
 def block(values: Mapping[str, str], width: int | None) -> list[str]:
     """Lay out members as lines with name and value; values are folded below their beginning."""
-    names = max(map(_cell_width, values), default=0)
-    room = None if width is None else width - names - len(_GAP)
+    name_width = max(map(_cell_width, values), default=0)
+    room = None if width is None else width - name_width - len(_GAP)
     lines = []
     for name, value in values.items():
         text = _escape_controls(value)
-        folded = _fold(text, room) if room is not None and room >= _MIN_FOLDED_WIDTH else text.split("\n")
-        lines += [_pad(name if number == 0 else "", names) + _GAP + part for number, part in enumerate(folded)]
+        text_lines = _fold(text, room) if room is not None and room >= _MIN_FOLDED_WIDTH else text.split("\n")
+        lines += [
+            _pad(name if index == 0 else "", name_width) + _GAP + text_line
+            for index, text_line in enumerate(text_lines)
+        ]
     return [line.rstrip() for line in lines]
 
 
@@ -89,11 +92,11 @@ def _column_widths(columns: Sequence[Column], width: int) -> list[int] | None:
     if room < 0:
         return None
     # The columns that need the least are widened first; the others share the rest.
-    needs = sorted((column.full_width - widths[number], number) for number, column in enumerate(columns))
-    for position, (need, number) in enumerate(needs):
-        more = min(need, room // (len(needs) - position))
-        widths[number] += more
-        room -= more
+    needs = sorted((column.full_width - widths[index], index) for index, column in enumerate(columns))
+    for position, (need, index) in enumerate(needs):
+        added_width = min(need, room // (len(needs) - position))
+        widths[index] += added_width
+        room -= added_width
     # Folding between words may need less than the share.
     return [
         max(_cell_width(line) for text in (column.title, *column.cells) for line in _fold(text, share))
@@ -113,12 +116,12 @@ def _table_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
 
 def _row_lines(columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     lines = []
-    for number in range(max(map(len, cells), default=0)):
-        parts = [cell[number] if number < len(cell) else "" for cell in cells]
-        padded = [
+    for index in range(max(map(len, cells), default=0)):
+        parts = [cell[index] if index < len(cell) else "" for cell in cells]
+        padded_parts = [
             _pad(part, width, right=column.number) for part, width, column in zip(parts, widths, columns, strict=True)
         ]
-        lines.append(_GAP.join(padded).rstrip())
+        lines.append(_GAP.join(padded_parts).rstrip())
     return lines
 
 

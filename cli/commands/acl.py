@@ -192,16 +192,16 @@ def remove(app: App, /, everything: bool, yes: bool, **options: Any) -> int:
     rules = [] if everything else _rules(**options)
     needs_answer = must_ask("remove rules", yes=yes)
     with app.open() as store:
-        existing = [rule for principal in dict.fromkeys(principals) for rule in store.acls.list(principal)]
-        rules = existing if everything else rules
-        if needs_answer and (known := [rule for rule in rules if rule in existing]):
-            app.out.plan([asdict(rule) for rule in known], _COLUMNS)
-            ask(f"Remove {counted(len(known), 'rule')} of {', '.join(principals)}?")
+        existing_rules = [rule for principal in dict.fromkeys(principals) for rule in store.acls.list(principal)]
+        rules = existing_rules if everything else rules
+        if needs_answer and (known_rules := [rule for rule in rules if rule in existing_rules]):
+            app.out.plan([asdict(rule) for rule in known_rules], _COLUMNS)
+            ask(f"Remove {counted(len(known_rules), 'rule')} of {', '.join(principals)}?")
         removed = store.acls.delete(rules)  # Even without rules: it completes an earlier call that stopped half way.
     rows = [{**asdict(rule), "removed": rule in removed} for rule in rules]
     app.out.rows(rows, [*_COLUMNS, "removed"], empty=f"There are no rules for {', '.join(principals)}")
-    if missing := [rule for rule in rules if rule not in removed]:
-        app.out.error(f"{counted(len(missing), 'rule')} did not exist, such as: {missing[0]}")
+    if missing_rules := [rule for rule in rules if rule not in removed]:
+        app.out.error(f"{counted(len(missing_rules), 'rule')} did not exist, such as: {missing_rules[0]}")
         return 1
     return 0
 
@@ -228,7 +228,7 @@ def list_rules(
         raise click.UsageError(msg)
     with app.operations() as store:
         rules = (
-            {rule for each in resources for rule in store.acls.list(principal, *each, matching=matching)}
+            {rule for resource in resources for rule in store.acls.list(principal, *resource, matching=matching)}
             if resources
             else store.acls.list(principal)
         )
@@ -335,15 +335,16 @@ def _rules(
         raise click.UsageError(msg)
     rules: dict[Acl, None] = {}
     for kind, name in resources:
-        allowed = [*allow, *(role[kind] for role in roles if kind in role)]
-        if not (allowed or deny):
+        allowed_operations = [*allow, *(role[kind] for role in roles if kind in role)]
+        if not (allowed_operations or deny):
             role = "--producer" if producer else "--consumer"
             msg = f"{role} gives no right to a {WORDS[kind]}"
             raise click.UsageError(msg)
         pattern: PatternType = "PREFIXED" if prefixed and kind != "CLUSTER" else "LITERAL"
         for principal in principals:
             rules |= {
-                _checked_rule(principal, "ALLOW", operation, (kind, name), pattern): None for operation in allowed
+                _checked_rule(principal, "ALLOW", operation, (kind, name), pattern): None
+                for operation in allowed_operations
             }
             rules |= {_checked_rule(principal, "DENY", operation, (kind, name), pattern): None for operation in deny}
     return list(rules)

@@ -71,7 +71,7 @@ def consume(
     """
     from txnstore.consumer.subscription import Reset
 
-    first = _parse_start(start, group)
+    first_position = _parse_start(start, group)
     as_json = form == "json" or app.out.as_json
     count = 0
     # Plain reading needs no write permission; a group joins and commits.
@@ -79,8 +79,8 @@ def consume(
         reset = Reset.EARLIEST if start == Reset.EARLIEST else Reset.LATEST
         consumer = store.consumer(group=group, isolation=isolation, auto_offset_reset=reset)
         with consumer:
-            total = store.topic(topic).partitions
-            _assign(app, consumer, topic, partitions, total, first)
+            partition_count = store.topic(topic).partitions
+            _assign(app, consumer, topic, partitions, partition_count, first_position)
             for records in _polls(app, consumer, limit, follow=follow):
                 for record in records:
                     app.out.write(
@@ -90,9 +90,9 @@ def consume(
                 count += len(records)
                 if group is not None:
                     consumer.commit()
-            others = 0 if partitions else total - len(consumer.assignment())
-    if others > 0:
-        app.out.note(f"{others} of {total} partitions are assigned to other members of group {group!r}")
+            other_count = 0 if partitions else partition_count - len(consumer.assignment())
+    if other_count > 0:
+        app.out.note(f"{other_count} of {partition_count} partitions are assigned to other members of group {group!r}")
     app.out.note(counted(count, "record"))
 
 
@@ -120,8 +120,8 @@ def _assign(
         consumer.subscribe(topic)
         return
     tps = [TopicPartition(topic, number) for number in partitions or range(count)]
-    if missing := [tp for tp in tps if tp.partition >= count]:
-        consumer.end_offsets(missing)  # Raises an error; a consumer would wait until the partitions are added.
+    if missing_tps := [tp for tp in tps if tp.partition >= count]:
+        consumer.end_offsets(missing_tps)  # Raises an error; a consumer would wait until the partitions are added.
     consumer.assign(tps)
     if isinstance(start, str):
         return
@@ -150,14 +150,12 @@ def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> 
     from txnstore.consumer.membership import describe_holder
 
     last_notes: list[str] = []
-    remaining = limit
+    remaining_count = limit
     ends = None if follow else consumer.end_offsets()
-    while remaining is None or remaining > 0:
+    while remaining_count is None or remaining_count > 0:
         if ends is not None and all(consumer.position(tp) >= ends.get(tp, 0) for tp in consumer.assignment()):
             return
-        records = consumer.poll(
-            1.0 if follow else 0.0, _MAX_POLL_RECORDS if remaining is None else min(remaining, _MAX_POLL_RECORDS)
-        )
+        records = consumer.poll(1.0 if follow else 0.0, min(_MAX_POLL_RECORDS, remaining_count or _MAX_POLL_RECORDS))
         if records:
             yield records
             last_notes = []
@@ -168,8 +166,8 @@ def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> 
             last_notes = notes
         if not records and not follow:
             return
-        if remaining is not None:
-            remaining -= len(records)
+        if remaining_count is not None:
+            remaining_count -= len(records)
 
 
 def json_members(record: Record) -> dict[str, Any]:

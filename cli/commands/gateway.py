@@ -177,7 +177,7 @@ def _metrics_text(connection: Connection, counted: GatewayMetrics) -> str:
     from txnstore.gateway.metrics import FAMILIES
     from txnstore.monitoring.prometheus import families, prometheus
 
-    rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in FAMILIES]
+    rows = [(family.name, family.kind, family.help, family.label, family.value(counted)) for family in FAMILIES]
     return prometheus(connection, status=False) + families(rows, connection.url)
 
 

@@ -99,25 +99,24 @@ def reset(
     if partitions and len(topics) != 1:
         msg = "--partition needs one --topic"
         raise click.UsageError(msg)
-    to = parse_position(target, "--to", wall_clock_ms())
+    target_position = parse_position(target, "--to", wall_clock_ms())
     with app.open(read_only=dry_run) as store:
-        positions = store.reset_offsets(
-            name, "earliest" if isinstance(to, int) else to, topics=topics or None, dry_run=True
-        )
-        if missing := sorted(set(partitions) - {tp.partition for tp in positions}):
-            msg = f"topic {topics[0]!r} has no partition {missing[0]}"
+        to = "earliest" if isinstance(target_position, int) else target_position
+        positions = store.reset_offsets(name, to, topics=topics or None, dry_run=True)
+        if missing_numbers := sorted(set(partitions) - {tp.partition for tp in positions}):
+            msg = f"topic {topics[0]!r} has no partition {missing_numbers[0]}"
             raise click.UsageError(msg)
         new_offsets = {
-            tp: to if isinstance(to, int) else at
-            for tp, at in positions.items()
+            tp: target_position if isinstance(target_position, int) else offset
+            for tp, offset in positions.items()
             if not partitions or tp.partition in partitions
         }
-        if isinstance(to, int):
+        if isinstance(target_position, int):
             store.reset_offsets(name, new_offsets, dry_run=True)  # Refuses an impossible offset before the question.
         old_offsets = _committed_offsets(store, name)
         rows = [
-            {"group": name, "topic": tp.topic, "partition": tp.partition, "before": old_offsets.get(tp), "offset": at}
-            for tp, at in new_offsets.items()
+            {"group": name, "topic": tp.topic, "partition": tp.partition, "before": old_offsets.get(tp), "offset": new}
+            for tp, new in new_offsets.items()
         ]
         if must_ask(f"reset the offsets of group {name!r}", yes=yes, dry_run=dry_run) and rows:
             app.out.plan(rows, _RESET_COLUMNS)

@@ -69,26 +69,33 @@ def show(app: App, limit: int, before: int | None, by: str | None, chain: int | 
 
 
 def _newest_entries(
-    connection: Connection, lasts: dict[int, int], limit: int, by: str | None
+    connection: Connection, last_sequences: dict[int, int], limit: int, principal: str | None
 ) -> list[tuple[int, Entry]]:
     """Read the newest entries of each chain, up to the last one given: at least ``limit``, or all.
 
-    With ``by``, only entries of this principal count, and older ones are read until there are enough.
+    With ``principal``, only entries of this principal count, and older ones are read until there are enough.
     """
-    firsts = {number: connection.chains[number].boundaries.last().sequence for number in lasts}
-    found: dict[int, list[Entry]] = {number: [] for number in lasts}
-    count, lasts = limit if by is None else _SEARCH_WINDOW, dict(lasts)
-    while incomplete := [number for number in lasts if lasts[number] > firsts[number] and len(found[number]) < limit]:
-        ranges = {number: range(lasts[number], max(firsts[number], lasts[number] - count), -1) for number in incomplete}
+    deleted_up_to = {number: connection.chains[number].boundaries.last().sequence for number in last_sequences}
+    found_by_chain: dict[int, list[Entry]] = {number: [] for number in last_sequences}
+    count, last_sequences = limit if principal is None else _SEARCH_WINDOW, dict(last_sequences)
+    while incomplete_chains := [
+        number
+        for number in last_sequences
+        if last_sequences[number] > deleted_up_to[number] and len(found_by_chain[number]) < limit
+    ]:
+        ranges = {
+            number: range(last_sequences[number], max(deleted_up_to[number], last_sequences[number] - count), -1)
+            for number in incomplete_chains
+        }
         chains_and_entries = [(number, sequence) for number, sequences in ranges.items() for sequence in sequences]
         contents = connection.pool.map(
             lambda chain_and_entry: _read_entry(connection, *chain_and_entry), chains_and_entries
         )
         for (number, _), content in zip(chains_and_entries, contents, strict=True):
-            if by is None or by in dict(content.principals or ()):
-                found[number].append(content)
-        lasts.update({number: sequences[-1] - 1 for number, sequences in ranges.items()})
-    return [(number, content) for number, contents in found.items() for content in contents]
+            if principal is None or principal in dict(content.principals or ()):
+                found_by_chain[number].append(content)
+        last_sequences.update({number: sequences[-1] - 1 for number, sequences in ranges.items()})
+    return [(number, content) for number, contents in found_by_chain.items() for content in contents]
 
 
 @log.command()
@@ -129,16 +136,18 @@ def dump(
     read from the entries of the chain, one request per entry; those of deleted entries are not known.
     """
     with app.operations() as store, app.progress("reading entries"):
-        dumped = store.dump_log(topic, partition, start, stop, entries)
-    lines = [line for line in dumped.lines if isolation == "read_uncommitted" or _is_stable(line, dumped.last_stable)]
+        log_dump = store.dump_log(topic, partition, start, stop, entries)
+    lines = [
+        line for line in log_dump.lines if isolation == "read_uncommitted" or _is_stable(line, log_dump.last_stable)
+    ]
     app.out.rows([_line_values(line) for line in lines[:limit]], _DUMP_COLUMNS, empty="There are no such offsets")
     if len(lines) > limit:
         app.out.note(f"{len(lines) - limit:,} more lines: --from {lines[limit].base_offset} shows the next ones")
-    if dumped.limited:
+    if log_dump.limited:
         app.out.note(f"Only the newest {entries:,} entries were read; --entries reads more")
-    elif dumped.deleted:
-        where = f" of chain {dumped.chain}" if dumped.chain else ""
-        app.out.note(f"The history{where} begins after entry {dumped.deleted:,}: markers before it are not known")
+    elif log_dump.deleted:
+        of_chain = f" of chain {log_dump.chain}" if log_dump.chain else ""
+        app.out.note(f"The history{of_chain} begins after entry {log_dump.deleted:,}: markers before it are not known")
 
 
 def _is_stable(line: LogLine, last_stable: int) -> bool:
@@ -173,12 +182,12 @@ def entry(app: App, number: int, chain: int | None) -> None:
     principals = summary.pop("principals")
     del summary["events"]
     app.out.record(summary if principals is None else {**summary, "principals": principals})
-    current = principals[0] if principals and len(principals) == 1 else None
-    dumped = content.model_dump(mode="json")["events"]
-    for event, principal in zip(dumped, principals_of_events(content.principals), strict=False):
-        if principal != current:
+    shown_principal = principals[0] if principals and len(principals) == 1 else None
+    events = content.model_dump(mode="json")["events"]
+    for event, principal in zip(events, principals_of_events(content.principals), strict=False):
+        if principal != shown_principal:
             app.out.line(f"By {principal}:")
-            current = principal
+            shown_principal = principal
         name = event.pop("type")
         if name == UnknownEvent.__name__:
             app.out.line(f"{event['name']}  (of a later release; it changes nothing here)")
@@ -200,21 +209,21 @@ def _chosen_chain(connection: Connection, chain: int | None) -> int:
     return chain
 
 
-def _read_entry(connection: Connection, chain: int, number: int) -> Entry:
+def _read_entry(connection: Connection, chain: int, sequence: int) -> Entry:
     """Read an entry, or say that it was deleted or does not exist."""
     from txnstore.chain.payload import decode_entry
     from txnstore.errors import ObjectNotFoundError
 
-    key = connection.keys.entry(chain, number)
+    key = connection.keys.entry(chain, sequence)
     in_chain = f" in chain {chain}" if len(connection.chains) > 1 else ""
-    first = connection.chains[chain].boundaries.last().sequence
-    if number <= first:
-        msg = f"the history{in_chain} begins after entry {first}; earlier ones are deleted by vacuums"
+    deleted_up_to = connection.chains[chain].boundaries.last().sequence
+    if sequence <= deleted_up_to:
+        msg = f"the history{in_chain} begins after entry {deleted_up_to}; earlier ones are deleted by vacuums"
         raise CommandError(msg, "`txnstore log show` lists the newest ones.")
     try:
         return decode_entry(key, connection.objects.get(key))
     except ObjectNotFoundError:
-        msg = f"there is no entry {number}{in_chain}"
+        msg = f"there is no entry {sequence}{in_chain}"
         raise CommandError(msg, "`txnstore log show` lists the newest ones.") from None
 
 

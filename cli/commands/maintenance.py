@@ -107,14 +107,16 @@ def _compact(
             f"{report.segments_after:,}; dropped {counted(report.aborted, 'aborted batch', 'aborted batches')}"
         )
     if report.deleted_records:
-        deleted = counted(report.deleted_records, "record")
-        app.out.note(f"Retention {'would delete' if dry_run else 'deleted'} {deleted} ({size(report.deleted_bytes)})")
-    if report.cleans:
-        cleaned = counted(report.cleans, "clean")
+        deleted_text = counted(report.deleted_records, "record")
         app.out.note(
-            f"Would do {cleaned} by key"
+            f"Retention {'would delete' if dry_run else 'deleted'} {deleted_text} ({size(report.deleted_bytes)})"
+        )
+    if report.cleans:
+        cleans_text = counted(report.cleans, "clean")
+        app.out.note(
+            f"Would do {cleans_text} by key"
             if dry_run
-            else f"Did {cleaned} by key: {counted(report.superseded, 'superseded record')} and "
+            else f"Did {cleans_text} by key: {counted(report.superseded, 'superseded record')} and "
             f"{counted(report.tombstones, 'tombstone')} removed"
         )
     for error in errors:
@@ -228,8 +230,8 @@ def _show_vacuum(app: App, report: VacuumReport) -> None:
 def _kind_rows(report: VacuumReport) -> list[dict[str, Any]]:
     """The objects that a vacuum deletes, by topic or kind, with one key of each."""
     return [
-        {"objects": each.kind, "count": each.objects, "bytes": each.bytes, "example": each.example}
-        for each in report.kinds
+        {"objects": kind.kind, "count": kind.objects, "bytes": kind.bytes, "example": kind.example}
+        for kind in report.kinds
     ]
 
 

@@ -76,42 +76,42 @@ def produce(
         description = store.topic(topic)
         _check_partition(description, partition)
         input_format = replace(_input_format(description, form, key_field, key_separator), nulls=nulls)
-        pieces, total = _open_input(path, input_format)
+        pieces, total_bytes = _open_input(path, input_format)
         with store.producer(transactional_id=transactional_id) as producer:
             scope = producer.transaction() if transactional_id is not None else nullcontext()
             is_typed = path is None and sys.stdin.isatty()
             if is_typed:
                 app.out.note(_typing_hint(input_format, transactional_id))
             # No progress bar between typed lines.
-            sent = _SentRecords()
+            sent_records = _SentRecords()
             try:
-                with app.out.progress(f"to {topic}", total, hidden=is_typed) as advance, scope:
-                    _send_all(producer, topic, pieces, partition, advance, sent)
+                with app.out.progress(f"to {topic}", total_bytes, hidden=is_typed) as advance, scope:
+                    _send_all(producer, topic, pieces, partition, advance, sent_records)
                     if transactional_id is None:
                         producer.flush()  # A commit sends the last batches itself.
             except KeyboardInterrupt:
                 if transactional_id is None:
                     producer.flush()
-                    app.out.note(f"{counted(sent.records, 'record')} sent to {topic!r} before the interrupt")
+                    app.out.note(f"{counted(sent_records.records, 'record')} sent to {topic!r} before the interrupt")
                 else:
-                    app.out.note(_abort_interrupted(store, producer, transactional_id, sent))
+                    app.out.note(_abort_interrupted(store, producer, transactional_id, sent_records))
                 raise
             except CommandError as error:
                 if transactional_id is not None:
                     raise
                 producer.flush()
-                msg = f"{error}; {counted(sent.records, 'record')} sent to {topic!r} before it"
+                msg = f"{error}; {counted(sent_records.records, 'record')} sent to {topic!r} before it"
                 raise CommandError(msg, error.advice) from error
     suffix = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
     app.out.result(
-        f"{counted(sent.records, 'record')} sent to {topic!r}{suffix}",
+        f"{counted(sent_records.records, 'record')} sent to {topic!r}{suffix}",
         topic=topic,
-        records=sent.records,
+        records=sent_records.records,
         transactional_id=transactional_id,
     )
 
 
-def _abort_interrupted(store: Store, producer: Producer, transactional_id: str, sent: _SentRecords) -> str:
+def _abort_interrupted(store: Store, producer: Producer, transactional_id: str, sent_records: _SentRecords) -> str:
     """Abort the transaction that an interrupt has left, and describe its outcome by its chain."""
     from txnstore.core.transactions.model import TxnState
     from txnstore.errors import TxnStoreError
@@ -129,7 +129,7 @@ def _abort_interrupted(store: Store, producer: Producer, transactional_id: str, 
     except TxnStoreError as error:
         return f"{name} may be open or committed: {' '.join(str(error).split())} Unless it is committed, {timeout_hint}"
     if state in (TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT):
-        return f"{name} was committed before the interrupt: {counted(sent.records, 'record')} sent"
+        return f"{name} was committed before the interrupt: {counted(sent_records.records, 'record')} sent"
     if state is TxnState.ONGOING:
         return f"{name} could not be aborted{reason}; {timeout_hint}. None of its records is visible"
     return f"{name} was aborted: none of its records is visible"
@@ -202,25 +202,25 @@ def _send_all(
     pieces: Iterator[InputPiece],
     partition: int | None,
     advance: Advance,
-    sent: _SentRecords,
+    sent_records: _SentRecords,
 ) -> None:
     """Send all pieces; an error names the place in the input."""
     from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 
     for piece in pieces:
         try:
-            _send(producer, topic, piece, partition, sent)
+            _send(producer, topic, piece, partition, sent_records)
         except (SchemaMismatchError, UnknownTopicOrPartitionError, RecordTooLargeError) as error:
             msg = f"{piece.where} and following: {error}"
             raise CommandError(msg, error.advice if isinstance(error, RecordTooLargeError) else ADVICE) from error
         advance(piece.done)
 
 
-def _send(producer: Producer, topic: str, piece: InputPiece, partition: int | None, sent: _SentRecords) -> None:
+def _send(producer: Producer, topic: str, piece: InputPiece, partition: int | None, sent_records: _SentRecords) -> None:
     if not isinstance(piece.records, list):
         producer.send_table(topic, piece.records, partition)
-        sent.records += piece.count
+        sent_records.records += piece.count
         return
     for record in piece.records:
         producer.send(topic, **({**record, "partition": partition} if partition is not None else record))
-        sent.records += 1
+        sent_records.records += 1

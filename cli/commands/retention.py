@@ -119,6 +119,6 @@ def _rows(partitions: Iterable[PartitionRetention]) -> list[dict[str, Any]]:
 
 def _summary(partitions: Iterable[PartitionRetention]) -> str:
     rows = list(partitions)
-    records, deleted = sum(item.records for item in rows), sum(item.bytes for item in rows)
-    where = f" of {counted(len(rows), 'partition')}" if len(rows) > 1 else ""
-    return f"{counted(records, 'record')}{where} ({size(deleted)} of segments)"
+    records, deleted_bytes = sum(item.records for item in rows), sum(item.bytes for item in rows)
+    of_partitions = f" of {counted(len(rows), 'partition')}" if len(rows) > 1 else ""
+    return f"{counted(records, 'record')}{of_partitions} ({size(deleted_bytes)} of segments)"

@@ -123,12 +123,12 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
     with connection:
         try:
             with errors_of(connection, query):
-                *leading, last = parse(connection, query)
-                for statement in leading:
+                *leading_statements, last_statement = parse(connection, query)
+                for statement in leading_statements:
                     # The result of a leading statement that changes something is not shown.
                     is_query = statement.expected_result_type == [duckdb.ExpectedResultType.QUERY_RESULT]
                     _run_statement(app, connection, statement.query, max_rows if is_query else None)
-                _run_statement(app, connection, last.query, max_rows)
+                _run_statement(app, connection, last_statement.query, max_rows)
         except duckdb.Error as error:
             msg = str(error).split("\n\nLINE")[0]
             is_unknown_name = isinstance(error, duckdb.CatalogException)
@@ -144,8 +144,8 @@ def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max
 
     relation: Any = interruptible(connection, lambda: connection.sql(statement))
     if relation is not None and max_rows is not None:
-        with_text = _with_text_columns(relation)
-        reader = interruptible(connection, lambda: with_text.to_arrow_reader(_BATCH_ROWS))
+        text_relation = _with_text_columns(relation)
+        reader = interruptible(connection, lambda: text_relation.to_arrow_reader(_BATCH_ROWS))
         _print(app, connection, reader, _distinct_names(relation.columns), max_rows)
 
 
@@ -188,15 +188,15 @@ def _print(
 
 def _distinct_names(names: list[str]) -> list[str]:
     """Unique column names: duplicates from a join become ``id`` and ``id_1``, as in DuckDB."""
-    distinct: list[str] = []
+    distinct_names: list[str] = []
     for name in names:
-        numbered = (f"{name}_{number}" for number in range(1, len(names) + 1))
-        distinct.append(
+        numbered_names = (f"{name}_{number}" for number in range(1, len(names) + 1))
+        distinct_names.append(
             name
-            if name not in distinct
-            else next(candidate for candidate in numbered if candidate not in {*distinct, *names})
+            if name not in distinct_names
+            else next(candidate for candidate in numbered_names if candidate not in {*distinct_names, *names})
         )
-    return distinct
+    return distinct_names
 
 
 def _first(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:

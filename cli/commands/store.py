@@ -59,7 +59,7 @@ def info(app: App) -> None:
     with app.connect() as connection:
         view = connection.view(refresh=False)
         batches = [batch for partition in view.partitions.values() for batch in partition.batches]
-        stored = sum(batch.size for batch in batches)
+        stored_bytes = sum(batch.size for batch in batches)
         app.out.record(
             {
                 "url": connection.url,
@@ -77,7 +77,7 @@ def info(app: App) -> None:
                     count_records(log, log.log_start, log.high_watermark) for log in view.partitions.values()
                 ),
                 "segments": len({batch.segment.key for batch in batches}),
-                "bytes": stored if app.out.as_json else size(stored),
+                "bytes": stored_bytes if app.out.as_json else size(stored_bytes),
                 "transactional_ids": len(view.transactions),
                 "open_transactions": sum(txn.started_at is not None for txn in view.transactions.values()),
                 "groups": sum(map(exists, view.groups.values())),

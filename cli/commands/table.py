@@ -150,20 +150,20 @@ def list_tables(app: App) -> None:
     """List the tables, and how far they are behind."""
     with app.open(read_only=True) as store:
         tables = store.tables.list()
-    rows = [asdict(each) if app.out.as_json else _list_row(each) for each in tables]
+    rows = [asdict(description) if app.out.as_json else _list_row(description) for description in tables]
     app.out.rows(rows, _LIST_COLUMNS, empty="No topic has a table; `txnstore table enable TOPIC` gives it one")
 
 
-def _list_row(each: TableDescription) -> dict[str, Any]:
+def _list_row(description: TableDescription) -> dict[str, Any]:
     return {
-        "topic": each.topic,
-        "published": each.published,
-        "version": each.version,
-        "snapshot": each.snapshot_id,
-        "cut": each.cut,
-        "time": instant(each.timestamp) if each.cut else None,
-        "behind": counted(each.behind, "entry", "entries") if each.behind else None,
-        "location": each.location,
+        "topic": description.topic,
+        "published": description.published,
+        "version": description.version,
+        "snapshot": description.snapshot_id,
+        "cut": description.cut,
+        "time": instant(description.timestamp) if description.cut else None,
+        "behind": counted(description.behind, "entry", "entries") if description.behind else None,
+        "location": description.location,
     }
 
 
@@ -195,14 +195,14 @@ def show(app: App, topic: str) -> None:
     )
     rows = [
         {
-            "snapshot": each.snapshot_id,
-            "time": instant(each.timestamp),
-            "operation": each.operation,
-            "entry": each.heads,
-            "rows": each.rows,
-            "files": each.files,
+            "snapshot": snapshot.snapshot_id,
+            "time": instant(snapshot.timestamp),
+            "operation": snapshot.operation,
+            "entry": snapshot.heads,
+            "rows": snapshot.rows,
+            "files": snapshot.files,
         }
-        for each in details.snapshots
+        for snapshot in details.snapshots
     ]
     app.out.rows(rows, ["snapshot", "time", "operation", "entry", "rows", "files"], empty="It has no rows yet")
 
@@ -224,5 +224,5 @@ def check(app: App, deep: bool) -> int:
     if report.skipped:
         app.out.warning(f"the rows were not compared with the chains: {report.skipped}")
     if not app.out.as_json:
-        app.out.rows([asdict(each) for each in report.problems], ["topic", "message"])
+        app.out.rows([asdict(problem) for problem in report.problems], ["topic", "message"])
     return 0 if report.ok and not report.skipped else 1

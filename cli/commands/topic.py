@@ -62,10 +62,12 @@ def create(
     settings = _parse_settings(config)
     schema = _schema(columns)
     with app.open() as store:
-        created = store.create_topic(
+        created_topic = store.create_topic(
             name, partitions, schema=schema, key=key, timestamp=timestamp, config=settings, exist_ok=exist_ok
         )
-    app.out.result(f"Topic {created.name!r} has {counted(created.partitions, 'partition')}", **_describe(created))
+    app.out.result(
+        f"Topic {created_topic.name!r} has {counted(created_topic.partitions, 'partition')}", **_describe(created_topic)
+    )
 
 
 @topic.command("list")
@@ -148,8 +150,8 @@ def alter(
         raise click.UsageError(msg)
     with app.open() as store:
         schema = _with_columns(store.topic(name), columns) if columns else None
-        altered = store.alter_topic(name, partitions=partitions, schema=schema, config=settings or None)
-    app.out.result(f"Topic {altered.name!r} is altered", **_describe(altered))
+        altered_topic = store.alter_topic(name, partitions=partitions, schema=schema, config=settings or None)
+    app.out.result(f"Topic {altered_topic.name!r} is altered", **_describe(altered_topic))
 
 
 @topic.command()

@@ -52,13 +52,13 @@ def list_transactions(
     app: App, state: str | None, older_than: float | None, producer_id: int | None, pattern: str | None
 ) -> None:
     """List the transactional ids with the state of their last transaction."""
-    filtered = any(value is not None for value in (state, older_than, producer_id, pattern))
+    is_filtered = any(value is not None for value in (state, older_than, producer_id, pattern))
     with app.operations() as store:
         transactions = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
     app.out.rows(
         map(_describe, transactions),
         _COLUMNS,
-        empty="No matching transactions" if filtered else "There are no transactional ids",
+        empty="No matching transactions" if is_filtered else "There are no transactional ids",
     )
 
 
@@ -108,8 +108,10 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
     if steps.limited:
         app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")
     elif since is None and any(steps.deleted):
-        ends = ", ".join(f"entry {last:,} of chain {chain}" for chain, last in enumerate(steps.deleted) if last)
-        app.out.note(f"The history begins after {ends}: a vacuum deletes older entries")
+        deleted_text = ", ".join(
+            f"entry {sequence:,} of chain {chain}" for chain, sequence in enumerate(steps.deleted) if sequence
+        )
+        app.out.note(f"The history begins after {deleted_text}: a vacuum deletes older entries")
     elif since is None and not steps.complete:
         app.out.note("Some entries are missing: `txnstore verify` names them")
 
@@ -141,12 +143,12 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
         if must_ask(f"abort the transaction of {subject}", yes=yes):
             _ask_to_abort(app, store, transactional_id, topic, number, producer_id)
         if transactional_id is not None:
-            ended = store.abort_transaction(transactional_id)
+            has_ended = store.abort_transaction(transactional_id)
         else:
             assert producer_id is not None
-            ended = store.abort_hanging(topic, number, producer_id)
+            has_ended = store.abort_hanging(topic, number, producer_id)
     app.out.result(
-        f"Ended the transaction of {subject}" if ended else f"{subject} has no open transaction", ended=ended
+        f"Ended the transaction of {subject}" if has_ended else f"{subject} has no open transaction", ended=has_ended
     )
 
 

@@ -72,9 +72,9 @@ def _json_values(round_: Round) -> dict[str, object]:
     values = asdict(replace(round_, error=None))
     report = values.pop("report")
     partitions = [{**item, "tp": str(item["tp"])} for item in report["partitions"]]
-    deleted = [{**item, "tp": str(item["tp"])} for item in report["retained"]["partitions"]]
+    deleted_items = [{**item, "tp": str(item["tp"])} for item in report["retained"]["partitions"]]
     error = str(round_.error) if round_.error is not None else None
-    return {**values, "error": error, "partitions": partitions, "deleted": deleted}
+    return {**values, "error": error, "partitions": partitions, "deleted": deleted_items}
 
 
 @contextmanager

@@ -98,10 +98,10 @@ def exactness(store: Store, expected: Expected, when: str) -> list[Check]:
             return row[0]
 
         by_month = dict(connection.execute(_BY_MONTH).fetchall())
-        differing = sum(by_month.get(month) != flights for month, flights in expected.by_month.items())
+        differing_months = sum(by_month.get(month) != flights for month, flights in expected.by_month.items())
         return [
             Check(f"flights {when}", sum(by_month.values()), expected.flights),
-            Check(f"months with a different count {when}", differing, 0),
+            Check(f"months with a different count {when}", differing_months, 0),
             Check(f"duplicate flights {when}", query_value(_FLIGHTS_TWICE), 0),
             Check(f"delays {when}", query_value("SELECT count(*) FROM delays"), expected.flights),
             Check(f"duplicate delays {when}", query_value(_DELAYS_TWICE), 0),

@@ -66,9 +66,9 @@ def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
         url, options = (app.url, app.storage_options) if app.url is not None else (str(folder / "store"), {})
         stack.enter_context(_as_principal(app.principal()))
         store = stack.enter_context(txnstore.create(url, storage_options=options or None, exist_ok=True))
-        taken = {topic.name for topic in store.topics()} & {FLIGHTS, DELAYS}
-        if taken:
-            msg = f"topic {min(taken)!r} already exists at {store.url}"
+        taken_names = {topic.name for topic in store.topics()} & {FLIGHTS, DELAYS}
+        if taken_names:
+            msg = f"topic {min(taken_names)!r} already exists at {store.url}"
             raise CommandError(msg, "Give the demo an empty store with --store.")
         yield DemoRun(app.out, store, url, options, folder)
         if keep or app.url is not None:

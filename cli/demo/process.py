@@ -72,8 +72,8 @@ class JobProcess:
                 progress(event["records"])
             if event["event"] in events:
                 return event
-        status, awaited = self._process.wait(), " or ".join(events)
-        msg = f"{self._module} (process {self.pid}) ended with status {status} before it reported {awaited}"
+        status, awaited_text = self._process.wait(), " or ".join(events)
+        msg = f"{self._module} (process {self.pid}) ended with status {status} before it reported {awaited_text}"
         raise CommandError(msg, self._last_output())
 
     def resume(self) -> None:

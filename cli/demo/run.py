@@ -39,12 +39,12 @@ class DemoRun:
     def step(self, title: str) -> Iterator[None]:
         """Run a step; prints its title and its duration."""
         clock = self.clock
-        began = clock()
+        began_at = clock()
         if not self.out.as_json:
             self.out.line(f"\n{title}")
             self.out.flush()
         yield
-        seconds = (clock() - began) / 1000
+        seconds = (clock() - began_at) / 1000
         if self.out.as_json:
             self.out.record({"type": "step", "title": title, "seconds": seconds})
         else:
@@ -70,9 +70,9 @@ class DemoRun:
     def show_worst(self) -> None:
         """Print the carriers with the longest delays."""
         with self.store.duckdb() as connection:
-            worst = connection.sql(_WORST).to_arrow_table()
+            worst_carriers = connection.sql(_WORST).to_arrow_table()
         if not self.out.as_json:
-            self.out.rows(worst.to_pylist(), worst.schema.names)
+            self.out.rows(worst_carriers.to_pylist(), worst_carriers.schema.names)
 
     def process(self, module: str, **config: Any) -> JobProcess:
         """Start a job of the demo, a module of ``txnstore.cli.demo``, as a process that works on the store."""
@@ -82,7 +82,7 @@ class DemoRun:
 
 def summary(run: DemoRun, number: int, seconds: float) -> bool:
     """Print all checks, as the step with this number; returns whether they hold."""
-    failed = [check for check in run.checks if not check.ok]
+    failed_checks = [check for check in run.checks if not check.ok]
     rows = [
         {"type": "check", "check": check.claim, "found": check.actual, "expected": check.expected, "ok": check.ok}
         for check in run.checks
@@ -93,11 +93,11 @@ def summary(run: DemoRun, number: int, seconds: float) -> bool:
         run.out.line(f"\n{number}  Summary of the checks")
         table_rows = [{"": _mark(check), "check": check.claim, "found": _outcome(check)} for check in run.checks]
         run.out.rows(table_rows, ["", "check", "found"])
-    text = f"All {len(rows)} checks hold" if not failed else f"{len(failed)} of {len(rows)} checks FAILED"
+    text = f"All {len(rows)} checks hold" if not failed_checks else f"{len(failed_checks)} of {len(rows)} checks FAILED"
     run.out.result(
-        f"{text}, after {seconds:.0f} s.", type="summary", checks=len(rows), failed=len(failed), seconds=seconds
+        f"{text}, after {seconds:.0f} s.", type="summary", checks=len(rows), failed=len(failed_checks), seconds=seconds
     )
-    return not failed
+    return not failed_checks
 
 
 def _mark(check: Check) -> str:
@@ -105,5 +105,5 @@ def _mark(check: Check) -> str:
 
 
 def _outcome(check: Check) -> str:
-    actual = f"{check.actual:,}" if isinstance(check.actual, int) else str(check.actual)
-    return actual if check.ok else f"{actual}, not {check.expected}"
+    actual_text = f"{check.actual:,}" if isinstance(check.actual, int) else str(check.actual)
+    return actual_text if check.ok else f"{actual_text}, not {check.expected}"

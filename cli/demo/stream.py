@@ -77,11 +77,11 @@ def _start(spark: SparkSession, config: dict[str, Any], closed: Event) -> Stream
     import txnstore.spark
 
     url, options, checkpoint = config["url"], config["storage_options"], config["checkpoint"]
-    committed = 0
+    committed_batches = 0
 
     def process(batch: BatchTransaction) -> None:
         batch.append(batch.frame.selectExpr(*_DELAYS), DELAYS)
-        if committed == config["pause_after"]:
+        if committed_batches == config["pause_after"]:
             report("uploaded", micro_batch=batch.batch_id)
             closed.wait()
 
@@ -90,9 +90,9 @@ def _start(spark: SparkSession, config: dict[str, Any], closed: Event) -> Stream
     )
 
     def run(frame: DataFrame, number: int) -> None:
-        nonlocal committed
+        nonlocal committed_batches
         commit(frame, number)
-        committed += 1
+        committed_batches += 1
         report("committed", micro_batch=number)
 
     flights = spark.readStream.format("txnstore").options(

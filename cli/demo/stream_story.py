@@ -22,7 +22,7 @@ _KILLED_AFTER = 4
 def run_stream(run: DemoRun, table: pa.Table) -> bool:
     """Run all steps; returns whether all checks hold."""
     clock = run.clock
-    began = clock()
+    began_at = clock()
     expected = Expected.of(table)
     run.note(f"{expected.flights:,} flights of 2013, which arrive month by month; the store is {run.store.url}")
     run.store.create_topic(FLIGHTS, partitions=PARTITIONS, schema=FLIGHTS_SCHEMA, key="tailnum", timestamp="time_hour")
@@ -30,9 +30,9 @@ def run_stream(run: DemoRun, table: pa.Table) -> bool:
     arrivals = _Arrivals(run, table)
     with run.out.progress("computing delays", total=expected.flights) as advance:
         with run.step("1  A Spark stream computes delays from the flights, and its driver is killed in a micro-batch"):
-            killed = _crash(run, arrivals, advance)
+            killed_batch = _crash(run, arrivals, advance)
         with run.step("2  More flights arrive, and the driver starts again from its checkpoint"):
-            _restart(run, arrivals, advance, killed)
+            _restart(run, arrivals, advance, killed_batch)
     with run.step("3  SQL compares the store with the input"):
         run.add(checks.exactness(run.store, expected, "under read_committed"))
         run.check("delays under read_uncommitted", checks.count(run.store, "read_uncommitted"), expected.flights)
@@ -40,7 +40,7 @@ def run_stream(run: DemoRun, table: pa.Table) -> bool:
         run.show_worst()
         violations = run.store.verify(deep=True).violations
         run.check("violations that `verify --deep` finds", len(violations), 0)
-    return summary(run, 4, (clock() - began) / 1000)
+    return summary(run, 4, (clock() - began_at) / 1000)
 
 
 class _Arrivals:
@@ -85,38 +85,42 @@ def _crash(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]) 
         event: dict[str, Any] = {}
         while event.get("event") != "uploaded" and arrivals.next():
             event = _follow(run, driver, arrivals.count, advance)
-        committed = checks.count(run.store)
+        committed_count = checks.count(run.store)
         status = driver.kill()
     run.check(f"exit status of the driver, process {driver.pid}, after SIGKILL", status, -9)
-    number = int(event["micro_batch"])
-    uploaded = run.store.vacuum(dry_run=True).kept_young
-    run.note(f"micro-batch {number} had uploaded {uploaded} segments, and committed none of them")
-    run.check("change of the delays under read_committed", checks.count(run.store) - committed, 0)
-    run.check("additional delays under read_uncommitted", checks.count(run.store, "read_uncommitted") - committed, 0)
-    return number
+    batch_number = int(event["micro_batch"])
+    uploaded_segments = run.store.vacuum(dry_run=True).kept_young
+    run.note(f"micro-batch {batch_number} had uploaded {uploaded_segments} segments, and committed none of them")
+    run.check("change of the delays under read_committed", checks.count(run.store) - committed_count, 0)
+    run.check(
+        "additional delays under read_uncommitted", checks.count(run.store, "read_uncommitted") - committed_count, 0
+    )
+    return batch_number
 
 
-def _follow(run: DemoRun, driver: JobProcess, arrived: int, advance: Callable[[float], None]) -> dict[str, Any]:
+def _follow(run: DemoRun, driver: JobProcess, arrived_count: int, advance: Callable[[float], None]) -> dict[str, Any]:
     """Wait until the stream has processed all arrived flights, or pauses; return its last event."""
     event = driver.wait_for_event("committed", "uploaded")
     while event["event"] == "committed":
-        done = checks.count(run.store)
-        advance(done)
-        run.note(f"micro-batch {event['micro_batch']} committed: {done:,} delays")
-        if done >= arrived:
+        done_count = checks.count(run.store)
+        advance(done_count)
+        run.note(f"micro-batch {event['micro_batch']} committed: {done_count:,} delays")
+        if done_count >= arrived_count:
             break
         event = driver.wait_for_event("committed", "uploaded")
     return event
 
 
-def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None], killed: int) -> None:
+def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None], killed_batch: int) -> None:
     """Start the driver again, and let all flights arrive."""
-    count_before, missing = checks.count(run.store), arrivals.count - checks.count(run.store)
+    count_before, missing_count = checks.count(run.store), arrivals.count - checks.count(run.store)
     arrivals.next()
     with _driver(run) as driver:
         event = driver.wait_for_event("committed")
-        run.check("first micro-batch of the new driver", event["micro_batch"], killed)
-        run.check("delays that the killed micro-batch lost", missing - (checks.count(run.store) - count_before), 0)
+        run.check("first micro-batch of the new driver", event["micro_batch"], killed_batch)
+        run.check(
+            "delays that the killed micro-batch lost", missing_count - (checks.count(run.store) - count_before), 0
+        )
         _follow(run, driver, arrivals.count, advance)
         while arrivals.next():
             _follow(run, driver, arrivals.count, advance)
