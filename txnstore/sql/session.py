@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 
 #: What DuckDB proposes for a topic that does not exist if no topic has a similar name: a table of its own.
 _OWN_TABLE = re.compile(r'\nDid you mean "(?:\w+\.)?(?:pg|duckdb|sqlite|pragma)_\w+"\?')
+#: In errors of DuckDB about the bytes of a file that it does not name; a query may cause one, too, but seldom.
+_OF_A_FILE = re.compile(r"parquet|bitpacked|encoding", re.IGNORECASE)
 #: The sessions of this process whose databases are open, by the number in their view ``txn.snapshot``.
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
@@ -120,7 +122,8 @@ class Session:
         """Find the damaged segment that caused an error of DuckDB, among those that it reads directly.
 
         Without checksums, and for a file that was damaged after its check. Most errors of DuckDB name the file.
-        Undecodable bytes raise its base error class without a name: then all segments of the connection are checked.
+        Undecodable bytes raise its base error class, or another one that tells of Parquet, without a name: then all
+        segments of the connection are checked.
 
         Args:
             error: The error of DuckDB.
@@ -134,7 +137,8 @@ class Session:
             return None
         segments = self.files.segments()
         suspects = [segment for segment in segments if segment.described.key in str(error)]
-        for segment in suspects or (segments if type(error) is duckdb.Error else []):
+        is_of_a_file = type(error) is duckdb.Error or _OF_A_FILE.search(str(error)) is not None
+        for segment in suspects or (segments if is_of_a_file else []):
             try:
                 segment.load()
             except TxnStoreError as damage:

@@ -25,6 +25,7 @@ from txnstore.producer.upload import upload
 from txnstore.segment.schema import schema_to_text
 from txnstore.sql import emit_views, read_table
 from txnstore.sql.local import is_intact
+from txnstore.sql.session import errors_of
 from txnstore.store import Store, create
 from txnstore.store import open as open_store
 
@@ -119,6 +120,29 @@ def test_damaged_copy_of_a_file_with_its_times_is_found(store: Store) -> None:
     os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(CorruptionError, match=damaged.name):
         read_table(connection_of(store), COUNT)
+
+
+@pytest.mark.usefixtures("own_objects")
+@pytest.mark.parametrize(
+    "error",
+    [
+        duckdb.Error("don't know what type: \x0e"),
+        duckdb.InvalidInputException("The width (211) of the bitpacked data exceeds the supported max width (65)"),
+        duckdb.InvalidInputException("Parquet file has invalid block sizes for DELTA_BINARY_PACKED"),
+        duckdb.NotImplementedException("Unimplemented TIMESTAMP encoding - missing UNIT"),
+    ],
+    ids=["thrift", "width", "block", "encoding"],
+)
+def test_a_damaged_file_is_found_of_which_duckdb_says_no_name(store: Store, error: duckdb.Error) -> None:
+    """What altered bytes make it raise, if no checksum is compared."""
+    damaged = segments(store)[1]
+    damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" * 9)
+    with (
+        store.duckdb(checksums=False) as database,
+        pytest.raises(CorruptionError, match=damaged.name),
+        errors_of(database),
+    ):
+        raise error
 
 
 @pytest.mark.usefixtures("own_objects")
