@@ -66,10 +66,10 @@ class Output:
         if self.as_json:
             self.line(to_json(values))
             return
-        from txnstore.cli.tables import block
+        from txnstore.cli.tables import member_lines
 
         self._lines(
-            block({name.replace("_", " "): display(value) for name, value in values.items()}, _width(sys.stdout))
+            member_lines({name.replace("_", " "): display(value) for name, value in values.items()}, _width(sys.stdout))
         )
 
     def result(self, text: str, **values: Any) -> None:

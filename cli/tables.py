@@ -66,11 +66,11 @@ def layout(columns: Sequence[Column], width: int | None, *, drop_empty: bool = T
     lines: list[str] = []
     for row in range(len(columns[0].cells)):
         values = {column.title: column.cells[row] for column in columns}
-        lines += [*([""] if lines else []), *block(values, width)]
+        lines += [*([""] if lines else []), *member_lines(values, width)]
     return lines
 
 
-def block(values: Mapping[str, str], width: int | None) -> list[str]:
+def member_lines(values: Mapping[str, str], width: int | None) -> list[str]:
     """Lay out members as lines with name and value; values are folded below their beginning."""
     name_width = max(map(_cell_width, values), default=0)
     room = None if width is None else width - name_width - len(_GAP)

@@ -12,7 +12,7 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.log.slices import Slice
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
@@ -134,7 +134,7 @@ class Scan:
         return slices if self._filter is None else _prune_slices(slices, self._filter, self._columns)
 
     def _visible_slices(self, view: View, tp: TopicPartition) -> list[Slice]:
-        return visible(tp, view.find_partition(tp), self._isolation, self._start.get(tp), self._end.get(tp))
+        return visible_slices(tp, view.find_partition(tp), self._isolation, self._start.get(tp), self._end.get(tp))
 
     def to_tables(self) -> Generator[pa.Table]:
         """The result with bounded memory: in tables of a row group at most, or of some small neighbouring segments."""

@@ -180,7 +180,7 @@ def _print(
     if app.out.as_json:
         app.out.rows(rows, names)
         return
-    first_rows = _first(rows, max_rows)
+    first_rows = _first_rows(rows, max_rows)
     app.out.rows(first_rows, names, empty="No rows", verbatim=True)
     if next(rows, None) is not None:
         app.out.note(f"… and more: only the first {max_rows:,} rows are shown (--max-rows, or --json for all)")
@@ -199,5 +199,5 @@ def _distinct_names(names: list[str]) -> list[str]:
     return distinct_names
 
 
-def _first(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+def _first_rows(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [row for _, row in zip(range(count), rows, strict=False)]

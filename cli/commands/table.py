@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.commands.table_serve import serve
-from txnstore.cli.commands.watch import terminable
+from txnstore.cli.commands.watch import ending_at_sigterm
 from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration, Size
@@ -104,7 +104,7 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int,
             for error in errors:
                 raise error
             return 0
-        with terminable():
+        with ending_at_sigterm():
             for outcome in store.tables.rounds(interval, tail_bytes=tail_bytes):
                 if isinstance(outcome, Exception):
                     app.out.warning(str(outcome))

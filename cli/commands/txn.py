@@ -74,7 +74,7 @@ def show(app: App, transactional_id: str) -> None:
     description = {
         **asdict(txn),
         "state": txn.state.name,
-        "partitions": _names(txn.partitions),
+        "partitions": _partition_names(txn.partitions),
         "started_at": instant(txn.started_at),
         "updated_at": instant(txn.updated_at),
     }
@@ -246,7 +246,7 @@ def _describe(txn: Transaction) -> dict[str, Any]:
         "producer_id": txn.producer_id,
         "epoch": txn.epoch,
         "chain": chain_of_producer(txn.producer_id),
-        "partitions": _names(sorted(txn.partitions)),
+        "partitions": _partition_names(sorted(txn.partitions)),
         "groups": sorted(txn.groups),
         "started_at": instant(txn.started_at),
         "expires_at": instant(txn.expires_at),
@@ -255,10 +255,10 @@ def _describe(txn: Transaction) -> dict[str, Any]:
 
 
 def _step_row(step: TransactionStep) -> dict[str, Any]:
-    return {**asdict(step), "timestamp": instant(step.timestamp), "partitions": _names(step.partitions)}
+    return {**asdict(step), "timestamp": instant(step.timestamp), "partitions": _partition_names(step.partitions)}
 
 
-def _names(partitions: Iterable[TopicPartition]) -> list[str]:
+def _partition_names(partitions: Iterable[TopicPartition]) -> list[str]:
     return [str(tp) for tp in partitions]
 
 

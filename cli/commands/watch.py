@@ -35,7 +35,7 @@ def check_watch(options: Mapping[str, object], *, watch: bool) -> None:
 def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
     """Print a line for each round with work or an error, and for the first of several idle ones, until a signal."""
     was_idle = False
-    with app.open() as store, terminable():
+    with app.open() as store, ending_at_sigterm():
         for round_ in store.compact_rounds(topic, **limits):
             if app.out.as_json:
                 app.out.record(_json_values(round_))
@@ -78,7 +78,7 @@ def _json_values(round_: Round) -> dict[str, object]:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def ending_at_sigterm() -> Iterator[None]:
     """Let SIGTERM, which a service manager sends, end the command with status 0, after its clean-up."""
     old_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

@@ -62,12 +62,12 @@ def count(store: Store, isolation: IsolationLevel = "read_committed", snapshot: 
     return int(scalar(store, "SELECT count(*) FROM delays", isolation, snapshot))
 
 
-def aborted(store: Store) -> int:
+def count_aborted(store: Store) -> int:
     """The number of aborted delays in the log below the last stable offsets."""
     return int(scalar(store, _ABORTED))
 
 
-def lag(store: Store) -> int:
+def group_lag(store: Store) -> int:
     """The lag of the job's group in the topic of flights."""
     with store.consumer([FLIGHTS], group=GROUP) as consumer:
         return sum(consumer.lag().values())

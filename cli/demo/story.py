@@ -123,7 +123,7 @@ def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], aborted_b
         run.note(f"process {second_job.pid} took over with epoch {epoch}")
         run.check("open transactions after the takeover", _open_transactions(view), 0)
         run.check("change of the delays under read_committed", checks.count(store) - count_before, 0)
-        run.check("aborted records that read_uncommitted still sees", checks.aborted(store), aborted_before)
+        run.check("aborted records that read_uncommitted still sees", checks.count_aborted(store), aborted_before)
         flushed_records = int(second_job.wait_for_event("flushed", progress=progress)["records"])
         run.note(f"process {second_job.pid} pauses with {flushed_records:,} records of a transaction in the log")
         with _job(run, batch) as third_job:
@@ -147,7 +147,7 @@ def _query(run: DemoRun, expected: Expected, aborted_records: int) -> None:
             uncommitted_count,
             expected.flights + aborted_records,
         )
-        run.check("lag of the job's group", checks.lag(store), 0)
+        run.check("lag of the job's group", checks.group_lag(store), 0)
         run.show_worst()
 
 
@@ -168,7 +168,7 @@ def _compact(run: DemoRun, expected: Expected) -> None:
             run.add(checks.exactness(store, expected, "after the compaction"))
             undecided_count = checks.count(store, "read_uncommitted") - expected.flights
             run.check("open and aborted records above the compacted part", undecided_count, 2 * few_records)
-            run.check("aborted records left below the last stable offsets", checks.aborted(store), 0)
+            run.check("aborted records left below the last stable offsets", checks.count_aborted(store), 0)
             run.check("delays in an older snapshot", checks.count(store, snapshot=pinned_snapshot), expected.flights)
             straggler.abort_transaction()
         report_of_all = store.verify(deep=True)

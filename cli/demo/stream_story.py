@@ -36,7 +36,7 @@ def run_stream(run: DemoRun, table: pa.Table) -> bool:
     with run.step("3  SQL compares the store with the input"):
         run.add(checks.exactness(run.store, expected, "under read_committed"))
         run.check("delays under read_uncommitted", checks.count(run.store, "read_uncommitted"), expected.flights)
-        run.check("lag of the stream's group", checks.lag(run.store), 0)
+        run.check("lag of the stream's group", checks.group_lag(run.store), 0)
         run.show_worst()
         violations = run.store.verify(deep=True).violations
         run.check("violations that `verify --deep` finds", len(violations), 0)

@@ -24,7 +24,7 @@ from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import (
     NO_FEATURES,
@@ -89,7 +89,7 @@ class World:
 
         def expired(name: str) -> ExpiredMembers:
             members = self.state.groups.get(name, Group()).members.values()
-            return tuple((member.member_id, member.seen_at) for member in members if member.expired(now))
+            return tuple((member.member_id, member.seen_at) for member in members if member.is_expired(now))
 
         return command if self.blind else with_expired(command, expired)
 
@@ -199,7 +199,7 @@ class World:
     def read(self, isolation: Isolation, tp: TopicPartition = T0, start: int | None = None) -> list[int]:
         """The offsets of the records that a reader gets, in the order in which it gets them."""
         offsets = []
-        for part in visible(tp, self.log(tp), isolation, start):
+        for part in visible_slices(tp, self.log(tp), isolation, start):
             rows = self.rows.get(part.batch.segment.key, range(part.batch.base_offset, part.batch.limit))
             offsets += [offset for offset in rows if part.start <= offset < part.limit]
         return offsets

@@ -13,7 +13,7 @@ from tests.helpers.format_reader import Reader, plain, ranges
 from tests.helpers.format_reader import View as ReadView
 from txnstore.chain.earlier_states import EarlierStates
 from txnstore.core.groups.model import CommittedOffset
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, Map, TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.view import View
@@ -106,7 +106,7 @@ def _bounds(view: View) -> dict[str, Any]:
         "shown": {
             name: {
                 isolation: [
-                    _joined((part.start, part.limit) for part in visible(tp, log, Isolation(isolation)))
+                    _joined((part.start, part.limit) for part in visible_slices(tp, log, Isolation(isolation)))
                     for tp, log in view.partitions_of(name)
                 ]
                 for isolation in ISOLATIONS

@@ -52,7 +52,7 @@ CHAINS = (
     ),
     Mutant(
         "a view shows a decided transaction only after its marker",
-        View.decided,
+        View.with_decided_ended,
         "if $txn is None or $txn.state not in DECIDED:",
         "if True:",
         chains=3,

@@ -36,7 +36,7 @@ LOG = (
     ),
     Mutant(
         "aborted data is read",
-        visibility.each_visible,
+        visibility.iterate_visible_slices,
         "if $is_aborted is None or not $is_aborted($batch)",
         "if True",
     ),
@@ -78,7 +78,7 @@ LOG = (
     ),
     Mutant(
         "a batch is the rows of another partition",
-        BatchesAppended.placed,
+        BatchesAppended.placed_batches,
         "$rows.first_row,",
         "self.batches[0].first_row,",
     ),
@@ -98,7 +98,7 @@ LOG = (
     ),
     Mutant(
         "deleted records of a batch that is cut are read",
-        visibility.each_visible,
+        visibility.iterate_visible_slices,
         "max($partition.log_start, $start if $start is not None else $partition.log_start)",
         "$start if $start is not None else 0",
         settings={"actors": _ACTORS},

@@ -192,9 +192,9 @@ def _hanging_reason(txn: Transaction | None, now: int, late_ms: int, *, blocks: 
     """
     if txn is None:
         return "unknown"
-    if txn.expired(now - late_ms):
+    if txn.is_expired(now - late_ms):
         return "late"
-    return "expired" if blocks and txn.expired(now) else None
+    return "expired" if blocks and txn.is_expired(now) else None
 
 
 def transaction_history(

@@ -639,20 +639,20 @@ class Consumer:
             raise InvalidConfigError(msg)
         return self._positions.assigned[tp]
 
-    def _selected(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
+    def _selected_partitions(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
         return [tp for item in partitions for tp in _as_partitions(item)] or self.assignment()
 
     def _selected_existing(self, view: View, partitions: tuple[Partitions, ...]) -> list[TopicPartition]:
         """Return these partitions; by default all assigned ones that are not deleted."""
         return (
-            self._selected(partitions)
+            self._selected_partitions(partitions)
             if partitions
             else [tp for tp in self.assignment() if view.partition(tp) is not None]
         )
 
     def _selected_assigned(self, partitions: Iterable[Partitions]) -> list[AssignedPartition]:
         self._check_usable()
-        return [self._find_assigned(tp) for tp in self._selected(partitions)]
+        return [self._find_assigned(tp) for tp in self._selected_partitions(partitions)]
 
     def _require_group(self, call: str) -> ConsumerGroup:
         if self._shared is None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from txnstore.core.log.model import Partition
 from txnstore.core.log.slices import Slice
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.read.readahead import Fetched, fetch_slice, one_ahead
 from txnstore.read.reader import fetched_bytes
@@ -73,7 +73,7 @@ class Flow:
         """Plan the slices up to the read limit, and move the position over what holds nothing to read (CON-06)."""
         limit = partition.read_limit(isolation)
         if limit > self.planned:
-            self._slices.extend(visible(self.tp, partition, isolation, self.planned, limit))
+            self._slices.extend(visible_slices(self.tp, partition, isolation, self.planned, limit))
             self.planned = limit
         self._pass_gap()
 

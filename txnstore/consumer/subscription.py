@@ -275,7 +275,7 @@ class Positions:
         chains = (
             {CATALOG} if self.topics is not None or self._missing_topics or self._missing_partitions else set[int]()
         )
-        if self.group is not None and (self.shared or self._without_position()):
+        if self.group is not None and (self.shared or self._tps_without_position()):
             chains.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
             chains.add(chain_of_partition(tp, view.chains))
@@ -283,7 +283,7 @@ class Positions:
             chains |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
         return chains | {chain_of_producer(producer_id) for producer_id in self.pending_producers(view)}
 
-    def _without_position(self) -> list[TopicPartition]:
+    def _tps_without_position(self) -> list[TopicPartition]:
         """Return the partitions whose position has to be looked up."""
         return [tp for tp, part in self.assigned.items() if part.flow is None]
 
@@ -292,7 +292,7 @@ class Positions:
         group = view.groups.get(self.group) if self.group is not None else None
         if group is None or not group.pending:
             return set()
-        tps = self._without_position()
+        tps = self._tps_without_position()
         return {producer_id for producer_id in group.pending if any(tp in group.pending[producer_id] for tp in tps)}
 
     def blocking_producers(self, view: View) -> set[int]:

@@ -22,4 +22,4 @@ FOLDS = DECLARED_FOLDS
 
 def evolve(state: State, *events: Event) -> State:
     """Return the state after the events, one after the other."""
-    return FOLDS.after(state, events)
+    return FOLDS.state_after(state, events)

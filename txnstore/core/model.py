@@ -51,7 +51,7 @@ class TopicPartition(NamedTuple):
 
 
 #: The same :class:`TopicPartition` for equal arguments: a commit names each of its partitions several times.
-interned = lru_cache(maxsize=2**14, typed=True)(TopicPartition)
+interned_tp = lru_cache(maxsize=2**14, typed=True)(TopicPartition)
 
 
 class Isolation(StrEnum):

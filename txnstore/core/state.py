@@ -167,7 +167,7 @@ class Folds(NamedTuple):
     single: dict[type, Fold[Any]]
     together: dict[type, RunFold[Any]]
 
-    def after(self, state: State, events: Sequence[Any]) -> State:
+    def state_after(self, state: State, events: Sequence[Any]) -> State:
         """Fold the events, one after the other."""
         for kind, run in groupby(events, type):
             fold_run = self.together.get(kind)
@@ -238,7 +238,7 @@ class Draft:
 
     def fold(self, *events: object) -> None:
         """Fold recorded events."""
-        self.state = self._folds.after(self.state, events)
+        self.state = self._folds.state_after(self.state, events)
 
     def require(self, features: Features) -> None:
         """Require features of the format from this entry of the chain on."""

@@ -164,7 +164,7 @@ class View:
         txn = state.transactions.get(state.transactional_ids.get(producer_id, ""))
         return txn if txn is not None and txn.producer_id == producer_id else None
 
-    def decided(self, partition: Partition) -> Partition:
+    def with_decided_ended(self, partition: Partition) -> Partition:
         """Return the log in which decided transactions count as ended, also before their markers are written."""
         open_txns, aborted = partition.open_txns, partition.aborted
         for producer_id, first_offset in sorted(partition.open_txns.items()):
@@ -224,7 +224,7 @@ class _Partitions(Mapping[TopicPartition, Partition]):
             log = self._view.log(tp)
             if log is None:
                 raise KeyError(tp)
-            decided_log = self._by_key[tp] = self._view.decided(log) if log.open_txns else log
+            decided_log = self._by_key[tp] = self._view.with_decided_ended(log) if log.open_txns else log
         return decided_log
 
     def __iter__(self) -> Iterator[TopicPartition]:

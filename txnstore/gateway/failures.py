@@ -61,7 +61,7 @@ _WITHOUT_OFFSET |= {"low_watermark": -1, "high_watermark": -1, "last_stable_offs
 _WITHOUT_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
-def _partitions(
+def _partition_items(
     request_array: str = "partitions",
     name: str = "partition_index",
     response_array: str = "partitions",
@@ -71,14 +71,14 @@ def _partitions(
     return _Items(request_array, response_array, {number: name}, extra_fields=_WITHOUT_OFFSET)
 
 
-_TOPIC_ITEMS = _Items("topics", "topics", _TOPIC_KEYS, _partitions())
-_PARTITION_NUMBER_ITEMS = _Items("topics", "topics", _TOPIC_KEYS, _partitions("partition_indexes"))
+_TOPIC_ITEMS = _Items("topics", "topics", _TOPIC_KEYS, _partition_items())
+_PARTITION_NUMBER_ITEMS = _Items("topics", "topics", _TOPIC_KEYS, _partition_items("partition_indexes"))
 _GROUP_KEY = {"group_id": "group_id"}
 
 #: The arrays of each API; of several, each version has one. Without Produce: a batch behind a refused one must not be
 #: stored before that is repeated, so the connection ends; and without Metadata, whose response must list the gateways.
 _ITEMS: dict[Api, tuple[_Items, ...]] = {
-    Api.FETCH: (_Items("topics", "responses", {"topic": "topic"}, _partitions(name="partition")),),
+    Api.FETCH: (_Items("topics", "responses", {"topic": "topic"}, _partition_items(name="partition")),),
     Api.LIST_OFFSETS: (_TOPIC_ITEMS,),
     Api.OFFSET_COMMIT: (_TOPIC_ITEMS,),
     Api.OFFSET_FETCH: (_Items("groups", "groups", _GROUP_KEY), _PARTITION_NUMBER_ITEMS),
@@ -93,14 +93,14 @@ _ITEMS: dict[Api, tuple[_Items, ...]] = {
     ),
     Api.DELETE_RECORDS: (_TOPIC_ITEMS,),
     Api.OFFSET_FOR_LEADER_EPOCH: (
-        _Items("topics", "topics", {"topic": "topic"}, _partitions(name="partition", number="partition")),
+        _Items("topics", "topics", {"topic": "topic"}, _partition_items(name="partition", number="partition")),
     ),
     Api.ADD_PARTITIONS_TO_TXN: (
         _Items(
             "v3_and_below_topics",
             "results_by_topic_v3_and_below",
             _TOPIC_KEYS,
-            _partitions(response_array="results_by_partition"),
+            _partition_items(response_array="results_by_partition"),
         ),
     ),
     Api.WRITE_TXN_MARKERS: (_Items("markers", "markers", {"producer_id": "producer_id"}, _PARTITION_NUMBER_ITEMS),),
@@ -117,7 +117,7 @@ _ITEMS: dict[Api, tuple[_Items, ...]] = {
             "topic_partitions",
             "replica_election_results",
             {"topic": "topic"},
-            _partitions(response_array="partition_result", number="partition_id"),
+            _partition_items(response_array="partition_result", number="partition_id"),
         ),
     ),
     Api.DESCRIBE_PRODUCERS: (_PARTITION_NUMBER_ITEMS,),

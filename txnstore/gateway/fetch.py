@@ -16,7 +16,7 @@ from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
 from txnstore.core.log.slices import Slice
-from txnstore.core.log.visibility import check_offset, each_visible
+from txnstore.core.log.visibility import check_offset, iterate_visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -210,7 +210,7 @@ class Fetch:
     ) -> AsyncGenerator[EncodedBatch]:
         """Yield the batches from the requested offset on, from memory and segments; the first may begin before it."""
         position = requested.offset
-        slices = each_visible(requested.tp, log, isolation, position)
+        slices = iterate_visible_slices(requested.tp, log, isolation, position)
         next_slices = partial(_next_slices, slices)
         in_memory = log.batches.in_memory_from(position)
         while slices_at_once := next_slices() if in_memory else await self._services.in_thread(next_slices):

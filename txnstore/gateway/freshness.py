@@ -152,7 +152,7 @@ class Freshness:
 
     def _publish(self, view: View) -> None:
         """Take a newer view chain by chain: of two views, each may know one chain better than the other."""
-        states = tuple(map(_newer, self.view.states, view.states))
+        states = tuple(map(_newer_state, self.view.states, view.states))
         if any(map(is_not, states, self.view.states)):
             self.view = view if all(map(is_, states, view.states)) else View(states)
             self._view_changed.set()
@@ -221,7 +221,7 @@ def _open_txns(view: View) -> set[int]:
     return {producer_id for tp in view.open_partitions for producer_id in view.partitions[tp].open_txns}
 
 
-def _newer(current: State, other: State) -> State:
+def _newer_state(current: State, other: State) -> State:
     return other if other.sequence > current.sequence else current
 
 

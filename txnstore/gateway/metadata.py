@@ -94,7 +94,7 @@ class Metadata:
                 for requested in requested_topics
             }  # Each once, as in Kafka.
             topics = [await self._resolve(requested, request, client) for requested in distinct_topics.values()]
-        cluster = {**self._cluster(self._listed_nodes(client)), **self._cluster_operations(request, client)}
+        cluster = {**self._cluster_fields(self._listed_nodes(client)), **self._cluster_operations(request, client)}
 
         def build() -> Fields:
             topics_fields = [
@@ -168,12 +168,13 @@ class Metadata:
             "topic_id": topic_uuid(topic),
             "is_internal": False,
             "partitions": [
-                self._partition(topic.name, number) for number in range(topic.partitions)[first_partition:end_partition]
+                self._partition_fields(topic.name, number)
+                for number in range(topic.partitions)[first_partition:end_partition]
             ],
             "topic_authorized_operations": operations,
         }
 
-    def _partition(self, topic: str, number: int) -> Mapping[str, Any]:
+    def _partition_fields(self, topic: str, number: int) -> Mapping[str, Any]:
         """Return the fields of a partition: the gateway that leads its chain is its leader and only replica."""
         peers = self._services.peers
         node = peers.leader(chain_of_partition(TopicPartition(topic, number), peers.chains)).node_id
@@ -230,7 +231,7 @@ class Metadata:
         peers = self._services.peers
         return peers.live if client.software == _JAVA else peers.listed()
 
-    def _cluster(self, nodes: Iterable[Node]) -> dict[str, Any]:
+    def _cluster_fields(self, nodes: Iterable[Node]) -> dict[str, Any]:
         """Return the gateways as brokers; the one that leads the chain of the catalog is the controller."""
         services = self._services
         return {
@@ -250,7 +251,7 @@ class Metadata:
             message = f"endpoint type {endpoint_type} is not supported: there are only brokers"
             return {"error_code": code, "error_message": message, "cluster_id": "", "brokers": ()}
         return {
-            **self._cluster(self._services.peers.live),
+            **self._cluster_fields(self._services.peers.live),
             **self._cluster_operations(request, client),
             "endpoint_type": _BROKERS,
         }
@@ -270,11 +271,11 @@ class Metadata:
         kind = field_value(request.body, "key_type", _GROUP)
         keys = field_value(request.body, "coordinator_keys")
         requested_keys = [request.body.key] if keys is None else keys
-        await self._services.peers.confirm({self._chain(key, kind) for key in requested_keys})
+        await self._services.peers.confirm({self._chain_of_key(key, kind) for key in requested_keys})
         coordinators = [self._coordinator(key, kind, client) for key in requested_keys]
         return coordinators[0] if keys is None else {"coordinators": coordinators}
 
-    def _chain(self, key: str, kind: int) -> int:
+    def _chain_of_key(self, key: str, kind: int) -> int:
         return (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, self._services.peers.chains)
 
     def _coordinator(self, key: str, kind: int, client: Client) -> Mapping[str, Any]:
@@ -288,7 +289,7 @@ class Metadata:
         except AuthorizationError as error:
             code = code_of(error, Api.FIND_COORDINATOR, 0)
             return {**without_node, "error_code": code, "error_message": message_of(error)}
-        node = self._services.peers.leader(self._chain(key, kind))
+        node = self._services.peers.leader(self._chain_of_key(key, kind))
         return {"key": key, "node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}
 
 

@@ -258,7 +258,7 @@ class Sasl:
             )
         try:
             if client.sasl == _PLAIN:
-                user, answer = await self._plain(data), b""
+                user, answer = await self._check_plain(data), b""
             else:
                 user, answer = client.sasl.answer(data)
         except _LoginError as error:
@@ -270,7 +270,7 @@ class Sasl:
             client.principal, client.sasl, client.authenticated = f"User:{user}", None, True
         return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
-    async def _plain(self, data: bytes) -> str:
+    async def _check_plain(self, data: bytes) -> str:
         """Check a message of PLAIN (RFC 4616), and return its user."""
         try:
             authorized, user, password = data.decode("utf-8").split("\0")

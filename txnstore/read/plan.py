@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txnstore import compute as pc
 from txnstore.core.log.model import Layout
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.read.reader import open_slice
@@ -96,7 +96,7 @@ def offset_for_time(
         CorruptionError: A segment is missing or damaged.
     """
     columns = Columns(view.find_topic(tp.topic), ["_offset", "_timestamp"])
-    for part in visible(tp, view.find_partition(tp), isolation):
+    for part in visible_slices(tp, view.find_partition(tp), isolation):
         first, last = part.time_range
         if last < timestamp:
             continue
@@ -129,7 +129,7 @@ def offset_of_greatest_time(
         CorruptionError: A segment is missing or damaged.
     """
     columns = Columns(view.find_topic(tp.topic), ["_offset", "_timestamp"])
-    parts = [(part.time_range, part) for part in visible(tp, view.find_partition(tp), isolation)]
+    parts = [(part.time_range, part) for part in visible_slices(tp, view.find_partition(tp), isolation)]
     greatest: OffsetAndTimestamp | None = None
     for (first, last), part in sorted(parts, key=lambda each: (-each[0][1], each[1].start)):
         if greatest is not None and last < greatest.timestamp:

@@ -46,7 +46,7 @@ def spark_schema(schema: pa.Schema) -> pa.Schema:
 
 def ddl(schema: pa.Schema) -> str:
     """Return the columns of a :func:`spark_schema` as DDL of Spark SQL."""
-    return ", ".join(f"{quoted(field.name)} {type_name(field.type, quote=True)}" for field in schema)
+    return ", ".join(f"{quoted_name(field.name)} {type_name(field.type, quote=True)}" for field in schema)
 
 
 def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
@@ -63,7 +63,8 @@ def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
     if pt.is_list(data_type):
         return f"array<{type_name(data_type.value_type, quote=quote)}>"
     fields = [
-        f"{quoted(field.name) if quote else field.name}:{type_name(field.type, quote=quote)}" for field in data_type
+        f"{quoted_name(field.name) if quote else field.name}:{type_name(field.type, quote=quote)}"
+        for field in data_type
     ]
     return f"struct<{','.join(fields)}>"
 
@@ -137,6 +138,6 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
     raise SchemaMismatchError(msg)
 
 
-def quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
     """Quote a column name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

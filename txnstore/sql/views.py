@@ -26,7 +26,7 @@ import pyarrow.types as pt
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Layout, Segment
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.read.rows import (
@@ -88,7 +88,7 @@ def shown_plan(topic: str, view: View, isolation: Isolation) -> RowPlan:
     """What the view of a topic has, with the columns of the topic in the same view of the store."""
     found = view.find_topic(topic)
     logs = view.partitions_of(topic)
-    return RowPlan(shown_columns(found), tuple(part for tp, log in logs for part in visible(tp, log, isolation)))
+    return RowPlan(shown_columns(found), tuple(part for tp, log in logs for part in visible_slices(tp, log, isolation)))
 
 
 def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> str:

@@ -20,7 +20,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Layout
 from txnstore.core.log.slices import Slice
 from txnstore.core.log.sums import Sums, add_up
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SnapshotExpiredError
@@ -269,7 +269,7 @@ class _Check:
 
     def _sums(self, view: View, tp: TopicPartition, file: DataFile, columns: Columns) -> Sums:
         log = view.find_partition(tp)
-        slices = visible(tp, log, Isolation.READ_COMMITTED, file.first, file.last + 1)
+        slices = visible_slices(tp, log, Isolation.READ_COMMITTED, file.first, file.last + 1)
         tables = read_ahead(self._connection.objects, self._connection.pool, slices, columns, together=True)
         return add_up(map(sums_of, tables))
 

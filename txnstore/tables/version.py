@@ -25,7 +25,7 @@ from txnstore.chain.codec import content_hash
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, WrittenFiles, plan_partition, plan_steps
@@ -71,7 +71,7 @@ def plan_table(view: View, topic: CatalogTopic, state: TableState | None, locati
         plan_partition(
             tp.partition,
             files_by_partition.get(tp.partition, ()),
-            visible(tp, log, Isolation.READ_COMMITTED),
+            visible_slices(tp, log, Isolation.READ_COMMITTED),
             bounds_of_log(log),
             old_bounds.get(tp.partition, Bounds()),
             location.of,

@@ -168,7 +168,7 @@ FAULTS = (
         "aborted data is read",
         (
             (
-                visibility.each_visible,
+                visibility.iterate_visible_slices,
                 "if $is_aborted is None or not $is_aborted($batch)",
                 "if True",
             ),

@@ -13,7 +13,7 @@ from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, Outcome
 from txnstore.core.routing import chain_of_group
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
@@ -53,7 +53,7 @@ def test_late_deletion_keeps_partitions_of_recreated_topic(cluster: Cluster) -> 
     cluster.finish()
     cluster.sound()
     assert cluster.states[2].partitions[tp].last_stable_offset == cluster.states[2].partitions[tp].high_watermark
-    assert len(visible(tp, cluster.states[2].partitions[tp], Isolation.READ_COMMITTED)) == 1
+    assert len(visible_slices(tp, cluster.states[2].partitions[tp], Isolation.READ_COMMITTED)) == 1
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ABORT])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnstore.cli.tables import Column, block, layout
+from txnstore.cli.tables import Column, layout, member_lines
 
 _NAMES = Column("topic", ["orders", "flights"])
 _COUNTS = Column("records", ["3", "12345"], number=True)
@@ -57,7 +57,7 @@ def test_without_a_terminal_each_row_is_one_line() -> None:
 
 
 def test_values_of_a_block_are_folded_below_their_beginning() -> None:
-    assert block({"name": "orders", "counters": "31 gets, 26288 bytes_in, 4 puts, 2 lists"}, 36) == [
+    assert member_lines({"name": "orders", "counters": "31 gets, 26288 bytes_in, 4 puts, 2 lists"}, 36) == [
         "name      orders",
         "counters  31 gets, 26288 bytes_in, 4",
         "          puts, 2 lists",

@@ -186,7 +186,7 @@ def test_of_ten_thousand_rules_only_those_for_the_name_are_looked_at() -> None:
     others = [allow("READ", f"topic-{number}", f"User:{number}") for number in range(9_000)]
     prefixes = [allow("READ", f"p{number}-", f"User:{number}", "PREFIXED") for number in range(1_000)]
     rules = of(*others, *prefixes)
-    looked = list(rules._rule_index.matching("TOPIC", "p17-abc"))
+    looked = list(rules._rule_index.matching_acls("TOPIC", "p17-abc"))
     assert looked == [prefixes[17]]
     assert rules.allows("User:17", "READ", "TOPIC", "p17-abc")
 

@@ -10,7 +10,7 @@ from tests.helpers.core import RC, RU, T0, World
 from txnstore.core.log.batches import BatchList, Chunk
 from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.slices import Slice
-from txnstore.core.log.visibility import aborted_batches, check_offset, each_visible, visible
+from txnstore.core.log.visibility import aborted_batches, check_offset, iterate_visible_slices, visible_slices
 from txnstore.core.model import Isolation
 from txnstore.errors import OffsetOutOfRangeError
 
@@ -30,7 +30,7 @@ def world() -> World:
 def _cut(
     world: World, isolation: Isolation, start: int | None = None, limit: int | None = None
 ) -> list[tuple[int, int]]:
-    return [(part.start, part.limit) for part in visible(T0, world.log(), isolation, start, limit)]
+    return [(part.start, part.limit) for part in visible_slices(T0, world.log(), isolation, start, limit)]
 
 
 def test_slices_are_cut_to_the_range(world: World) -> None:
@@ -45,7 +45,7 @@ def test_slices_are_cut_to_the_range(world: World) -> None:
 def test_a_range_outside_the_log_is_cut_to_it(world: World) -> None:
     assert _cut(world, RU, -5, 99) == [(0, 3), (4, 8), (8, 10)]
     assert _cut(world, RU, 10, 99) == []
-    assert visible(T0, Partition(), RC) == []
+    assert visible_slices(T0, Partition(), RC) == []
 
 
 def test_a_slice_knows_whether_it_is_whole(world: World) -> None:
@@ -71,7 +71,7 @@ def test_offsets_of_the_log_may_be_asked_for(world: World, isolation: Isolation)
     """LSO-12: from the log start up to the end; also between LSO and HW, where there is nothing to read yet."""
     for offset in (0, 8, 9, 10):
         check_offset(T0, world.log(), isolation, offset)
-    assert visible(T0, world.log(), RC, 9) == []
+    assert visible_slices(T0, world.log(), RC, 9) == []
     for offset in (-1, 11):
         with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} of t-0"):
             check_offset(T0, world.log(), isolation, offset)
@@ -97,7 +97,7 @@ def test_slices_are_not_read_before_they_are_asked_for() -> None:
     segment = Segment("data/t/0/a", "parquet", 1, "", 10)
     chunk = Chunk(Batch(10 * number, 10 * number + 10, 10, segment, 0, 0) for number in range(3))
     batches = BatchList[Batch]().extended([chunk]).extended([cast("Any", _Unread())])
-    parts = each_visible(T0, Partition(high_watermark=2_000, batches=batches), RU, 15)
+    parts = iterate_visible_slices(T0, Partition(high_watermark=2_000, batches=batches), RU, 15)
     assert [next(parts).start, next(parts).start] == [15, 20]
     with pytest.raises(AssertionError, match="was read"):
         next(parts)

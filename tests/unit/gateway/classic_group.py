@@ -192,7 +192,7 @@ class Group:
         return self.machine.state
 
     def idle(self) -> bool:
-        return self.machine.idle
+        return self.machine.is_idle
 
     def deadline(self) -> int | None:
         return self.machine.deadline

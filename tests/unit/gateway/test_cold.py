@@ -17,7 +17,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from tests.helpers.compaction import T0, abort, batches, begin, commit
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.gateway import cold
@@ -64,7 +64,7 @@ class Gateway:
     async def stretch(self, position: int, isolation: Isolation = COMMITTED, tp: TopicPartition = T0) -> Stretch | None:
         """What a reader gets at a position; None at the end."""
         view = self._connection.view(refresh=False)
-        parts = visible(tp, view.partitions[tp], isolation, position)
+        parts = visible_slices(tp, view.partitions[tp], isolation, position)
         return await self.cold.read(view.topics[tp.topic], isolation, parts, position) if parts else None
 
     async def values(self, isolation: Isolation = COMMITTED, tp: TopicPartition = T0) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.helpers.core import RC, T0, World
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
-from txnstore.core.log.visibility import aborted_batches, visible
+from txnstore.core.log.visibility import aborted_batches, visible_slices
 
 TRANSACTIONS = 1000
 
@@ -63,4 +63,4 @@ def test_aborted_and_committed_transactions_of_several_producers_are_distinguish
             expected.append((start, start + 2))
         else:
             client.abort()
-    assert [(part.start, part.limit) for part in visible(T0, world.log(), RC)] == expected
+    assert [(part.start, part.limit) for part in visible_slices(T0, world.log(), RC)] == expected

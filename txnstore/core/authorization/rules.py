@@ -101,7 +101,7 @@ class Authorization:
         if principal in self.super_users:
             return Verdict(allowed=True, reason="super user")
         allowing, has_rule, allowed_by = None, False, (operation, "ALL", *_IMPLIED_BY.get(operation, ()))
-        for acl in self._rule_index.matching(resource_type, name):
+        for acl in self._rule_index.matching_acls(resource_type, name):
             has_rule = True
             if acl.principal not in (principal, EVERYONE):
                 continue
@@ -159,7 +159,7 @@ class _Index:
         #: The lengths of the prefixes, sorted.
         self._lengths = {kind: sorted(values) for kind, values in lengths.items()}
 
-    def matching(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
+    def matching_acls(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
         """Return the rules for the resource of this name."""
         yield from self.by_pattern.get((resource_type, "LITERAL", name), ())
         if name != ANY_NAME:

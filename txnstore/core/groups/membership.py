@@ -182,7 +182,7 @@ def expire(draft: Draft, name: str, expired_members: ExpiredMembers, caller: Mem
 
 def live_members(group: Group, now: int) -> list[Member]:
     """Return the members whose leases have not expired at ``now`` (ms), if the clocks of all writers are right."""
-    return [member for member in _sorted_members(group) if not member.expired(now)]
+    return [member for member in _sorted_members(group) if not member.is_expired(now)]
 
 
 def holders(group: Group, member: Member) -> tuple[PartitionHolder, ...]:

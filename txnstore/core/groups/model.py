@@ -68,7 +68,7 @@ class Member:
         """When its lease ends unless it is renewed, in ms."""
         return self.seen_at + self.session_timeout_ms
 
-    def expired(self, now: int) -> bool:
+    def is_expired(self, now: int) -> bool:
         """Whether its lease has expired at the time ``now`` (ms), if the clock of its writer is right.
 
         ``chain.ages.Ages`` decides whether others may remove it.

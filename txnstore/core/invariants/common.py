@@ -31,7 +31,7 @@ class Violation:
         return ": ".join(part for part in (self.name, self.subject, self.message) if part)
 
 
-def changed(before: Map[K, V], after: Map[K, V]) -> list[tuple[K, V, V | None]]:
+def changed_items(before: Map[K, V], after: Map[K, V]) -> list[tuple[K, V, V | None]]:
     """Yield the items of a map that an entry has changed or removed: key, value before, value after; by key.
 
     The two maps of a transition share the values that the entry has not changed.

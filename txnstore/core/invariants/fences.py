@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from txnstore.core.invariants.common import changed, highest_epoch
+from txnstore.core.invariants.common import changed_items, highest_epoch
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
 from txnstore.core.model import sorted_items
@@ -41,7 +41,7 @@ def open_data_has_a_fence(state: State) -> Iterator[str]:
 
 def fences_never_go_back(before: State, after: State) -> Iterator[str]:
     """A fence stays until late batches are refused for their age (ADD-07); a prepared transaction stays closed."""
-    for producer_id, old, new in changed(before.fences, after.fences):
+    for producer_id, old, new in changed_items(before.fences, after.fences):
         if new is None:
             if after.timestamp - old.at <= MAX_ADDED_AGE_MS:
                 yield f"the fence {old} of producer id {producer_id} expired too early, at {after.timestamp}"
@@ -51,7 +51,7 @@ def fences_never_go_back(before: State, after: State) -> Iterator[str]:
 
 def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
     """No batch below a fence is appended, also to a topic that was created again (FEN-02, TPC-03)."""
-    for tp, new, old in changed(after.partitions, before.partitions):
+    for tp, new, old in changed_items(after.partitions, before.partitions):
         if old is None or not _same_topic(before, after, tp.topic):
             old = Partition()
         for batch in old.batches.changes(new.batches)[1]:
@@ -68,7 +68,7 @@ def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
 
 def closed_topics_take_nothing(before: State, after: State) -> Iterator[str]:
     """Nothing is appended to a topic that is being deleted: the records would be acknowledged and lost."""
-    for tp, old, new in changed(before.partitions, after.partitions):
+    for tp, old, new in changed_items(before.partitions, after.partitions):
         topic = before.topics[tp.topic]
         if new is None or not _same_topic(before, after, tp.topic):
             continue

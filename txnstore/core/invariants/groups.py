@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from txnstore.core.groups.assignors import Subscriptions
 from txnstore.core.groups.classic import assignments_by_lasting_name
 from txnstore.core.groups.model import Group, Member
-from txnstore.core.invariants.common import changed, own_producers, owner_of
+from txnstore.core.invariants.common import changed_items, own_producers, owner_of
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import State, leads_partition
 from txnstore.core.transactions.model import TxnState
@@ -118,17 +118,17 @@ def epochs_sound(state: State) -> Iterator[str]:
 
 def member_epochs_never_go_back(before: State, after: State) -> Iterator[str]:
     """The epoch of a member only grows: a commit of an earlier one stays refused."""
-    for name, old, new in changed(before.groups, after.groups):
+    for name, old, new in changed_items(before.groups, after.groups):
         if new is None or old.epochs is None or new.epochs is None:
             continue
-        for member_id, epoch, now in changed(old.epochs, new.epochs):
+        for member_id, epoch, now in changed_items(old.epochs, new.epochs):
             if now is not None and now < epoch:
                 yield f"group {name!r}: the epoch of {member_id!r} went back from {epoch} to {now}"
 
 
 def assignments_never_change(before: State, after: State) -> Iterator[str]:
     """A generation of a classic group has one assignment: a commit of this generation says who read what."""
-    for name, old, new in changed(before.groups, after.groups):
+    for name, old, new in changed_items(before.groups, after.groups):
         if new is None or old.classic is None or new.classic is None or not old.classic_members:
             continue
         if new.generation < old.generation and not _have_no_common_member(old, new):
@@ -147,7 +147,7 @@ def _have_no_common_member(old: Group, new: Group) -> bool:
 
 def generations_never_go_back(before: State, after: State) -> Iterator[str]:
     """The generation of a group only grows (CON-17), and grows when its members change: it fences the earlier ones."""
-    for name, old, new in changed(before.groups, after.groups):
+    for name, old, new in changed_items(before.groups, after.groups):
         if new is None or not old.members:
             continue  # A group that was deleted and created again has other members.
         if new.generation < old.generation and set(old.members) & set(new.members):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txnstore.core.invariants.common import changed, offsets_of
+from txnstore.core.invariants.common import changed_items, offsets_of
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
 from txnstore.core.log.released import released_at
 from txnstore.core.log.visibility import aborted_batches, is_open
@@ -90,8 +90,8 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
 def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
     """The object of a removed batch is dropped or released, and a dropped object is never named again."""
     left_batches, new_segments = dict[str, Batch](), dict[str, Segment]()
-    logs = [(old, new or Partition()) for _, old, new in changed(before.partitions, after.partitions)]
-    logs += [(Partition(), new) for _, new, old in changed(after.partitions, before.partitions) if old is None]
+    logs = [(old, new or Partition()) for _, old, new in changed_items(before.partitions, after.partitions)]
+    logs += [(Partition(), new) for _, new, old in changed_items(after.partitions, before.partitions) if old is None]
     for old, new in logs:
         removed, added = old.batches.changes(new.batches)
         left_batches |= {batch.segment.key: batch for batch in removed}
@@ -111,7 +111,7 @@ def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
 
 def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
     """A fenced (producer id, epoch) is never current again (FEN-01)."""
-    for name, old, new in changed(before.transactions, after.transactions):
+    for name, old, new in changed_items(before.transactions, after.transactions):
         if new is None:
             continue
         if new.producer_id == old.producer_id and new.epoch < old.epoch:
@@ -120,7 +120,7 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
         if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not was_reserved:
             yield f"transactional id {name!r}: producer id {new.producer_id} was granted before"
     for tp, log, later_log in _changed_logs(before, after):
-        for producer_id, producer, later_producer in changed(log.producers, later_log.producers):
+        for producer_id, producer, later_producer in changed_items(log.producers, later_log.producers):
             if later_producer is not None and later_producer.epoch < producer.epoch:
                 yield (
                     f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to "
@@ -133,7 +133,7 @@ def decisions_never_change(before: State, after: State) -> Iterator[str]:
 
     Each change of a state is in the table of transitions (STM-02); the removal of a transactional id enters DEAD.
     """
-    for name, old, new in changed(before.transactions, after.transactions):
+    for name, old, new in changed_items(before.transactions, after.transactions):
         state = TxnState.DEAD if new is None else new.state
         if state is not old.state and not may_enter(old, state):
             yield f"transactional id {name!r} changed from {old.state.name} to {state.name}, which is no transition"
@@ -148,14 +148,14 @@ def decisions_never_change(before: State, after: State) -> Iterator[str]:
 
 def cut_never_goes_back(before: State, after: State) -> Iterator[str]:
     """The entries of other chains that this chain follows from (``State.seen``) only grow."""
-    for chain, sequence, now in changed(before.seen, after.seen):
+    for chain, sequence, now in changed_items(before.seen, after.seen):
         if (now or 0) < sequence:
             yield f"the last seen entry of chain {chain} went back from {sequence} to {now or 0}"
 
 
 def producer_ids_never_move(before: State, after: State) -> Iterator[str]:
     """A producer id never moves to another transactional id (FEN-05)."""
-    for producer_id, name, now in changed(before.transactional_ids, after.transactional_ids):
+    for producer_id, name, now in changed_items(before.transactional_ids, after.transactional_ids):
         if now is not None and now != name:
             yield f"producer id {producer_id} moved from transactional id {name!r} to {now!r}"
 
@@ -170,16 +170,16 @@ def counters_never_go_back(before: State, after: State) -> Iterator[str]:
 
 def versions_never_go_back(before: State, after: State) -> Iterator[str]:
     """The committed version of a job never decreases: the job would commit it again."""
-    for name, old, new in changed(before.transactions, after.transactions):
-        for scope, version, now in changed(old.versions, new.versions) if new is not None else ():
+    for name, old, new in changed_items(before.transactions, after.transactions):
+        for scope, version, now in changed_items(old.versions, new.versions) if new is not None else ():
             if now is None or now < version:
                 yield f"transactional id {name!r}: the version of {scope!r} went back from {version} to {now}"
 
 
 def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
     """The later commit wins (OFF-11): an offset of a group is never replaced by one with an earlier position."""
-    for name, old, new in changed(before.groups, after.groups):
-        for tp, value, now in changed(old.offsets, new.offsets) if new is not None else ():
+    for name, old, new in changed_items(before.groups, after.groups):
+        for tp, value, now in changed_items(old.offsets, new.offsets) if new is not None else ():
             if now is not None and now.commit_position < value.commit_position:
                 positions = f"from commit position {value.commit_position} to {now.commit_position}"
                 yield f"group {name!r}: the offset of {tp} went back {positions}"
@@ -187,7 +187,7 @@ def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
 
 def _changed_logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partition, Partition]]:
     """Yield the logs of both states that differ; a topic that was created again is another one."""
-    for tp, log, later_log in changed(before.partitions, after.partitions):
+    for tp, log, later_log in changed_items(before.partitions, after.partitions):
         old, new = before.topics.get(tp.topic), after.topics.get(tp.topic)
         if later_log is not None and old is not None and new is not None and old.topic_id == new.topic_id:
             yield tp, log, later_log

@@ -27,7 +27,7 @@ from txnstore.core.log.model import (
     ProducerState,
     next_sequence,
 )
-from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition, interned
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition, interned_tp
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import Draft, State, fold, fold_together, is_foreign, replace
 from txnstore.errors import (
@@ -70,7 +70,7 @@ def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
 @fold_together(BatchesAppended)
 def _batches_appended(state: State, events: Sequence[BatchesAppended]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events if event.transactional))
-    batches = (tp_and_batch for event in events for tp_and_batch in event.placed(state.timestamp))
+    batches = (tp_and_batch for event in events for tp_and_batch in event.placed_batches(state.timestamp))
     return _fold_partitions(state, batches, _batch_appended)
 
 
@@ -88,7 +88,9 @@ def _batch_appended(partition: Partition, batch: Batch, state: State) -> Partiti
         producers = producers.insert(batch.producer_id, producer)
         if batch.transactional and producer.current_txn_first_offset == batch.base_offset:
             open_txns = open_txns.insert(batch.producer_id, batch.base_offset)
-    return partition.grown(batch.limit, partition.batches.append(batch), producers, open_txns, partition.aborted)
+    return partition.with_appended(
+        batch.limit, partition.batches.append(batch), producers, open_txns, partition.aborted
+    )
 
 
 def _add_to_window(producer: ProducerState | None, batch: Batch, state: State) -> ProducerState:
@@ -105,7 +107,7 @@ def _add_to_window(producer: ProducerState | None, batch: Batch, state: State) -
 @fold_together(MarkerWritten)
 def _markers_written(state: State, events: Sequence[MarkerWritten]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events))
-    markers = ((interned(event.topic, event.partition), event) for event in events)
+    markers = ((interned_tp(event.topic, event.partition), event) for event in events)
     return _fold_partitions(state, markers, marker_written)
 
 
@@ -135,7 +137,7 @@ def marker_written(
         last_stable_offset = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, last_stable_offset))
     producers = partition.producers.insert(event.producer_id, _state_after_marker(event.epoch, state.timestamp))
-    return partition.grown(event.offset + 1, batches, producers, open_txns, aborted)
+    return partition.with_appended(event.offset + 1, batches, producers, open_txns, aborted)
 
 
 @lru_cache(maxsize=64)
@@ -261,7 +263,7 @@ def _decide_batch(
         if duplicate is not None:
             return duplicate
     _check_upload(state, batch)
-    return batch.placed(partition.high_watermark, producer, state.timestamp)
+    return batch.placed_batch(partition.high_watermark, producer, state.timestamp)
 
 
 def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:

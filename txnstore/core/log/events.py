@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from txnstore.core.log.model import Batch, Segment, TimestampType
-from txnstore.core.model import Outcome, TopicPartition, interned, value_class
+from txnstore.core.model import Outcome, TopicPartition, interned_tp, value_class
 
 
 @value_class()
@@ -42,11 +42,11 @@ class BatchesAppended:
     timestamp_type: TimestampType
     batches: list[AppendedRows]
 
-    def placed(self, appended_at: int) -> Iterator[tuple[TopicPartition, Batch]]:
+    def placed_batches(self, appended_at: int) -> Iterator[tuple[TopicPartition, Batch]]:
         """Yield the batches with their partitions; ``appended_at`` is the time of the entry in ms."""
         for rows in self.batches:
             yield (
-                interned(self.topic, rows.partition),
+                interned_tp(self.topic, rows.partition),
                 Batch(
                     rows.base_offset,
                     rows.base_offset + rows.records,

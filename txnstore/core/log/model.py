@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from txnstore.core.log.batches import BatchList
-from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned, value_class
+from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned_tp, value_class
 
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
 WINDOW = 5
@@ -176,14 +176,14 @@ class NewBatch:
     @property
     def tp(self) -> TopicPartition:
         """The partition to append to."""
-        return interned(self.topic, self.partition)
+        return interned_tp(self.topic, self.partition)
 
     @property
     def records(self) -> int:
         """The number of records, which is the number of offsets that it takes."""
         return self.segment.rows if self.rows is None else self.rows
 
-    def placed(self, base_offset: int, producer: ProducerIdentity, appended_at: int) -> Batch:
+    def placed_batch(self, base_offset: int, producer: ProducerIdentity, appended_at: int) -> Batch:
         """Return the batch of ``producer`` at the offsets from ``base_offset`` on."""
         records, at_append = self.records, self.timestamp_type == "LogAppendTime"
         return Batch(
@@ -308,7 +308,7 @@ class Partition:
         """The first offset of the earliest open transaction, or the high watermark (LSO-01)."""
         return max(self.log_start, min(self.open_txns.values(), default=self.high_watermark))
 
-    def grown(
+    def with_appended(
         self,
         high_watermark: int,
         batches: BatchList[Batch],

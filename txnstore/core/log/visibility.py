@@ -11,7 +11,7 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import OffsetOutOfRangeError
 
 
-def visible(
+def visible_slices(
     tp: TopicPartition,
     partition: Partition,
     isolation: Isolation,
@@ -28,17 +28,17 @@ def visible(
 
     Markers have no records, so no slice contains them (CON-05).
     """
-    return list(each_visible(tp, partition, isolation, start, limit))
+    return list(iterate_visible_slices(tp, partition, isolation, start, limit))
 
 
-def each_visible(
+def iterate_visible_slices(
     tp: TopicPartition,
     partition: Partition,
     isolation: Isolation,
     start: int | None = None,
     limit: int | None = None,
 ) -> Iterator[Slice]:
-    """Yield the slices of :func:`visible` one at a time; slices not asked for are not read from the log's index."""
+    """Yield :func:`visible_slices` one at a time; those not asked for are not read from the log's index."""
     start_offset = max(partition.log_start, start if start is not None else partition.log_start)
     limit_offset = partition.read_limit(isolation)
     if limit is not None:

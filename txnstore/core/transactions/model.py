@@ -122,7 +122,7 @@ class Transaction:
         """When its timeout has passed, in ms, if the clock of its writer is right; None if it has no timeout now."""
         return None if self.timed_from is None else self.timed_from + self.timeout_ms
 
-    def expired(self, now: int) -> bool:
+    def is_expired(self, now: int) -> bool:
         """Whether it is open past its timeout, if the clocks of its writer and of ``now`` (ms) are right.
 
         For what is shown only. ``chain.ages.Ages`` decides whether it may be aborted (TMO-01).

@@ -88,13 +88,13 @@ class Filter:
         if message.operation not in operations or message.permission_type not in {_ANY, *_PERMISSIONS}:
             raise RefusedError(ErrorCode.invalid_request, "Unknown entryFilter.")
         return cls(
-            _unless_any(message.resource_type_filter),
+            _none_if_any(message.resource_type_filter),
             message.resource_name_filter,
             Pattern(pattern),
             message.principal_filter,
             message.host_filter,
-            _unless_any(message.operation),
-            _unless_any(message.permission_type),
+            _none_if_any(message.operation),
+            _none_if_any(message.permission_type),
         )
 
     def matches(self, acl: Acl) -> bool:
@@ -120,7 +120,7 @@ class Filter:
         return acl.resource_name in (name, ANY_NAME)
 
 
-def _unless_any(code: int) -> int | None:
+def _none_if_any(code: int) -> int | None:
     return None if code == _ANY else code
 
 

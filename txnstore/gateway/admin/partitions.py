@@ -75,7 +75,7 @@ class Partitions:
         else:
             numbers_by_topic = {topic.topic: list(topic.partitions) for topic in requested_topics}
         own_chains = led_chains(self._services)
-        topics = await self._services.in_thread(lambda: _sizes(view, numbers_by_topic, own_chains))
+        topics = await self._services.in_thread(lambda: _partition_sizes(view, numbers_by_topic, own_chains))
         directory = {
             "log_dir": self._services.connection.url,
             "topics": topics,
@@ -115,7 +115,7 @@ class Partitions:
         return {"topics": ()}
 
 
-def _sizes(view: View, numbers_by_topic: dict[str, list[int]], chains: frozenset[int]) -> list[Fields]:
+def _partition_sizes(view: View, numbers_by_topic: dict[str, list[int]], chains: frozenset[int]) -> list[Fields]:
     """The size of each existing partition of these chains. In a thread: a log may have a million batches."""
     topics: list[Fields] = []
     for name, numbers in numbers_by_topic.items():

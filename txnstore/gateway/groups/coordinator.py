@@ -35,7 +35,7 @@ class GroupState(Protocol):
         ...
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the chain has the whole state, so that it can be forgotten."""
         ...
 
@@ -136,7 +136,7 @@ class Coordinator(ABC, Generic[G]):
 
     def _arm_or_forget(self, live: Live[G], earliest: int = 0) -> None:
         """Set the timer to the next deadline of a group, or forget an idle group."""
-        if live.group.idle:
+        if live.group.is_idle:
             self._forget(live)
         else:
             self._arm(live, earliest)

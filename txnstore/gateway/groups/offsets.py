@@ -129,14 +129,14 @@ class GroupOffsets:
             pending_producer_ids = {producer_id for group in groups_of_view for producer_id in group.pending}
             view = await self._services.freshness.unblocked(view, pending_producer_ids)
         groups = [
-            self._group(view, requested_group, request.version, client, requires_stable=requires_stable)
+            self._group_fields(view, requested_group, request.version, client, requires_stable=requires_stable)
             for requested_group in requested_groups
         ]
         if request.version >= _FIRST_WITH_GROUPS:
             return {"groups": groups}
         return _before_groups(groups[0], body, request.version)
 
-    def _group(
+    def _group_fields(
         self, view: View, requested_group: Any, version: int, client: Client, *, requires_stable: bool
     ) -> Mapping[str, Any]:
         """Return the committed offsets of one group, of the requested topics or all, or the code that refuses it."""

@@ -620,7 +620,7 @@ def _encode(rows: pa.Table, offsets: _Int64, codec: Codec, *, append_time: bool)
         null_handling="replace",
         null_replacement=b"",
     )
-    records: Buffer = _data(joined_cells)
+    records: Buffer = _cell_bytes(joined_cells)
     if codec is not Codec.NONE:
         compressed = _COMPRESS[codec](bytes(records))
         codec, records = (codec, compressed) if len(compressed) < len(records) else (Codec.NONE, records)
@@ -643,7 +643,7 @@ class _Numbers:
     def __init__(self, *columns: _Int64) -> None:
         self._columns = [((column << 1) ^ (column >> 63)).view(np.uint64) for column in columns]
         #: The bytes of each row.
-        self.sizes: _Int64 = np.sum([_sizes(column) for column in self._columns], axis=0)
+        self.sizes: _Int64 = np.sum([_encoded_sizes(column) for column in self._columns], axis=0)
 
     def with_first(self, numbers: _Int64) -> _Numbers:
         """The same numbers with one more before them."""
@@ -672,7 +672,7 @@ class _Numbers:
         return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _sizes(numbers: npt.NDArray[np.uint64]) -> _Int64:
+def _encoded_sizes(numbers: npt.NDArray[np.uint64]) -> _Int64:
     """The encoded size of each number."""
     sizes = np.ones(len(numbers), np.int64)
     greatest_number, threshold = int(numbers.max()), 1 << 7
@@ -738,7 +738,7 @@ def _as_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _data(cells: pa.Array) -> memoryview:
+def _cell_bytes(cells: pa.Array) -> memoryview:
     """The bytes of all cells of an array that begins with its buffer."""
     size = int(np.frombuffer(cells.buffers()[1], np.int32)[len(cells)])
     return memoryview(cells.buffers()[2])[:size]

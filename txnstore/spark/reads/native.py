@@ -220,7 +220,7 @@ class _FileFrame:
         return frame.selectExpr([*map(self._named_expression, names)])
 
     def _named_expression(self, name: str) -> str:
-        return f"{self._expression(name)} AS {types.quoted(name)}"
+        return f"{self._expression(name)} AS {types.quoted_name(name)}"
 
     def _expression(self, name: str) -> str:
         """Return the SQL expression of a column, by the source of its value."""
@@ -241,7 +241,7 @@ class _FileFrame:
         default_time = f"timestamp_millis({self._per_file(default)})"
         if name is None:
             return default_time
-        moment = types.quoted(name)
+        moment = types.quoted_name(name)
         is_number = _spark_type_name(self._columns.topic_fields.field(name)) == "bigint"
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
         return f"coalesce({event_time}, {default_time})"
@@ -271,7 +271,7 @@ def _stored_column(field: pa.Field) -> str:
     A segment may have statistics of floats, which do not count NaN; of Spark's filters, those on an expression skip no
     row groups. This one gives each value back, -0.0 and NaN too.
     """
-    name = types.quoted(field.name)
+    name = types.quoted_name(field.name)
     return f"-(-{name})" if _is_float(field) else name
 
 

@@ -18,7 +18,7 @@ from txnstore.core.blocked import blocked_partitions
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
 from txnstore.core.log.slices import Slice
-from txnstore.core.log.visibility import check_offset, visible
+from txnstore.core.log.visibility import check_offset, visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
@@ -175,7 +175,7 @@ def _slices_of_topic(connection: Connection, view: View, topic: str, options: Re
         pinned_view = None if options.snapshot is None else view
         warn_blocked(connection, blocked_partitions(view, tps, starts, ends), pinned_view)
     for tp, (start, end) in bounds.items():
-        yield from visible(tp, view.find_partition(tp), options.isolation, start, end)
+        yield from visible_slices(tp, view.find_partition(tp), options.isolation, start, end)
 
 
 def all_bounds(

@@ -19,7 +19,7 @@ from txnstore.spark.streams.microbatch import (
     overtaken_error,
     transactional_id,
 )
-from txnstore.spark.writes.jobs import number, submit
+from txnstore.spark.writes.jobs import number_batches, submit
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
@@ -105,7 +105,7 @@ def _commit(
         identity = submit(connection, InitProducer(name))
         view = connection.view()
     offsets = _consumed_offsets(view, connection, options, read_positions, is_new=is_new)
-    command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions(identity.epoch))
+    command = EndTxn(identity, Outcome.COMMIT, number_batches(batches), offsets, batch.versions(identity.epoch))
     ended: Ended = submit(connection, command)
     _LOG.info("committed", extra={**fields, "batches": len(batches), "repeated": ended.repeated})
     return ended

@@ -13,7 +13,7 @@ from txnstore.core.blocked import blocked_partitions
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.offsets import committed
-from txnstore.core.log.visibility import visible
+from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import (
@@ -240,7 +240,9 @@ class Stream:
             slices = [
                 part
                 for tp in tps
-                for part in visible(tp, self._view.find_partition(tp), isolation, position.start[tp], position.end[tp])
+                for part in visible_slices(
+                    tp, self._view.find_partition(tp), isolation, position.start[tp], position.end[tp]
+                )
             ]
             topics.append((self._view.find_topic(name), slices))
         return group_by_task(topics, self._options.read.min_partitions)

@@ -91,7 +91,7 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
         ProducerFencedError: A newer job uses the transactional id.
         UnknownTopicOrPartitionError: A topic was deleted while the job ran.
     """
-    numbered_batches = number(
+    numbered_batches = number_batches(
         replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches
     )
     if job.repeated or is_committed(connection.view(refresh=False), job):
@@ -113,7 +113,7 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
     return ended
 
 
-def number(batches: Iterable[NewBatch]) -> tuple[NewBatch, ...]:
+def number_batches(batches: Iterable[NewBatch]) -> tuple[NewBatch, ...]:
     """Number the batches: from 0 without gaps in each partition (SEQ-01)."""
     next_sequences: dict[TopicPartition, int] = {}
     result = []

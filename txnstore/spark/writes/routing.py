@@ -76,7 +76,7 @@ class SegmentRouter:
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._objects, self._runtime = objects, runtime
-        self._topics, self._only = topics, only_topic
+        self._topics, self._only_topic = topics, only_topic
         self._sticky = first_partition
         self._segment_bytes, self._buffer_bytes = segment_bytes, buffer_bytes
         self._chunk = _RowBuffer()
@@ -121,8 +121,8 @@ class SegmentRouter:
 
     def _split_by_topic(self, table: pa.Table) -> Iterator[tuple[TopicWriter, pa.Table]]:
         """Yield the rows of each topic, without the columns of other topics."""
-        if self._only is not None:
-            yield self._topics[self._only], _drop_column(table, TOPIC)
+        if self._only_topic is not None:
+            yield self._topics[self._only_topic], _drop_column(table, TOPIC)
             return
         topics = table[TOPIC]
         for name in pc.unique(topics).to_pylist():

@@ -63,7 +63,7 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         with open_to_write(options.location) as connection:
-            self._only = options.topic
+            self._only_topic = options.topic
             self._ignored = IGNORED if options.ignore_system_columns else ()
             self._topics = find_topics(connection, options, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
@@ -80,7 +80,9 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
         context = TaskContext.get()
         check_no_table(context)
         first_partition = context.partitionId() if context is not None else 0
-        return Uploaded(upload_rows(self._location, self._topics, self._only, iterator, first_partition, self._ignored))
+        return Uploaded(
+            upload_rows(self._location, self._topics, self._only_topic, iterator, first_partition, self._ignored)
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all uploads of the tasks in one transaction."""

@@ -89,7 +89,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
     async def _handle_heartbeat(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
         code = live.group.heartbeat(request.body, self._now())
         # It only moves a deadline away, so the timer stays: it will find nothing due and be set again.
-        if live.group.idle:
+        if live.group.is_idle:
             self._forget(live)
         return {"error_code": code}
 
@@ -124,7 +124,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
         """
         live = await self._live(name)
         fields = live.group.describe()
-        if live.group.idle:
+        if live.group.is_idle:
             self._forget(live)
         return fields
 
@@ -181,10 +181,10 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             stored_group,
             now,
             epoch=runtime.clock() - now,
-            used=last_generation,
+            last_generation=last_generation,
         )
         live = self._groups[name] = Live(name, group)
-        if group.idle:
+        if group.is_idle:
             self._set_timer(live, now + _EMPTY_GROUP_MS)
         else:
             self._arm(live)
@@ -206,7 +206,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
     def _drop(self, live: Live[ClassicGroup], code: ErrorCode) -> None:
         """Forget a group that another gateway coordinates, or whose stored generation is unknown."""
         self._forget(live)
-        self._last_generations[live.name] = live.group.used
+        self._last_generations[live.name] = live.group.last_generation
         extra = {"group": live.name, "generation": live.group.generation, "reason": code.name.upper()}
         _LOG.info("the gateway leaves a group", extra=extra)
         self._answer_all(live.group.end(code))

@@ -134,7 +134,7 @@ class ClassicGroup:
         now: int,
         *,
         epoch: int,
-        used: int = 0,
+        last_generation: int = 0,
     ) -> None:
         self.name = name
         self.state = State.EMPTY
@@ -145,7 +145,7 @@ class ClassicGroup:
         self._new_id = new_id
         self._now = now
         self._epoch = epoch
-        self._used = used
+        self._last_generation = last_generation
         self._actions: Actions = []
         self._protocol_type = ""
         self._protocol = ""
@@ -300,7 +300,7 @@ class ClassicGroup:
         """Continue after the generation of the last command was stored."""
         assert self._storing is not None
         self._now = now
-        self._stored, self._stored_ids = self._storing.generation, _ids(self._storing)
+        self._stored, self._stored_ids = self._storing.generation, _member_ids(self._storing)
         self._storing = None
         # The group may have another state by now. The generation is stored, but no member waits for it.
         if self.state is State.COMPLETING_REBALANCE and self._stored == self.generation:
@@ -347,19 +347,19 @@ class ClassicGroup:
         return min(times, default=None)
 
     @property
-    def used(self) -> int:
+    def last_generation(self) -> int:
         """The last generation that this machine, or one before it in this process, has begun."""
-        return max(self.generation, self._used)
+        return max(self.generation, self._last_generation)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the chain has the whole state, so that this machine can be forgotten."""
         return self.state is State.EMPTY and not self._pending and self._storing is None
 
     @property
     def is_unknown(self) -> bool:
         """Whether the group has no members, and nothing of it is stored."""
-        return self.idle and self._stored < 0
+        return self.is_idle and self._stored < 0
 
     def describe(self) -> Fields:
         """Describe the group for DescribeGroups and ListGroups; ``Dead`` if it is unknown.
@@ -399,7 +399,7 @@ class ClassicGroup:
     def _join_error(self, request: JoinGroupRequest) -> ErrorCode:
         """Return the code that refuses a JoinGroup, or NONE."""
         min_ms, max_ms = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
-        if not min_ms <= _ms(request.session_timeout) <= max_ms:
+        if not min_ms <= _milliseconds(request.session_timeout) <= max_ms:
             return ErrorCode.invalid_session_timeout
         # The chain would refuse the generation, and no other member could continue.
         instance_id = _instance_id(request)
@@ -464,7 +464,7 @@ class ClassicGroup:
         if instance_id is not None and instance_id in self._static:
             self._replace(request, member_id, client_id, client_host, token)
         elif instance_id is None and request.__version__ >= _REQUIRES_ID:
-            self._pending[member_id] = self._now + _ms(request.session_timeout)
+            self._pending[member_id] = self._now + _milliseconds(request.session_timeout)
             self._respond(token, {"error_code": ErrorCode.member_id_required, "member_id": member_id})
         else:
             self._add(request, member_id, client_id, client_host, token)
@@ -479,7 +479,7 @@ class ClassicGroup:
             _instance_id(request),
             client_id,
             client_host,
-            _ms(request.session_timeout),
+            _milliseconds(request.session_timeout),
             _join_timeout_ms(request),
             _protocols(request),
             # A client that gives up and retries without an id would leave members behind, so their time is limited.
@@ -593,7 +593,7 @@ class ClassicGroup:
         if self._members and not joined_ids:  # Only static members that have not joined are left: wait for them again.
             self._join_at = self._now + self._rebalance_timeout_ms()
             return
-        self.generation = self.used + 1
+        self.generation = self.last_generation + 1
         if not joined_ids:
             self.state, self._protocol, self._leader = State.EMPTY, "", ""
             self._store_if_due()
@@ -716,7 +716,8 @@ class ClassicGroup:
         self._supported.subtract(_protocol_names(member.protocols))
         member.protocols = _protocols(request)
         self._supported.update(_protocol_names(member.protocols))
-        member.session_timeout_ms, member.rebalance_timeout_ms = _ms(request.session_timeout), _join_timeout_ms(request)
+        member.session_timeout_ms = _milliseconds(request.session_timeout)
+        member.rebalance_timeout_ms = _join_timeout_ms(request)
         # The client has given up the earlier request; Kafka never answers it.
         self._respond_to_join(member, {"error_code": ErrorCode.rebalance_in_progress, "member_id": member.member_id})
         member.join = token
@@ -778,13 +779,13 @@ def _instance_id(message: Any) -> str | None:
     return name
 
 
-def _ms(duration: Any) -> int:
+def _milliseconds(duration: Any) -> int:
     return int(duration.total_seconds() * 1000)
 
 
 def _join_timeout_ms(request: JoinGroupRequest) -> int:
     """The rebalance timeout; requests of version 0 have none but their session timeout (KIP-62)."""
-    return _ms(getattr(request, "rebalance_timeout", request.session_timeout))
+    return _milliseconds(getattr(request, "rebalance_timeout", request.session_timeout))
 
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
@@ -792,7 +793,7 @@ def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
     return tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
 
 
-def _ids(command: StoreGeneration) -> frozenset[str]:
+def _member_ids(command: StoreGeneration) -> frozenset[str]:
     return frozenset(member.member_id for member in command.members)
 
 

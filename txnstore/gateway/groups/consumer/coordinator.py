@@ -79,14 +79,16 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             try:
                 if message.member_epoch < JOINING:
                     return await self._handle_leave(message, client)
-                return await self._handle_heartbeat(message, self._owned(message), request.client_id or "", client)
+                return await self._handle_heartbeat(
+                    message, self._owned_partitions(message), request.client_id or "", client
+                )
             finally:
                 if (live := self._groups.get(name)) is not None:
                     self._arm_or_forget(live)
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": _error_code(error, request.version), "error_message": message_of(error)}
 
-    def _owned(self, message: MemberHeartbeat) -> Owned:
+    def _owned_partitions(self, message: MemberHeartbeat) -> Owned:
         """The partitions that a member says it reads, without those of deleted topics; None: as before."""
         if not message.topic_partitions:
             return None if message.topic_partitions is None else ()
@@ -107,7 +109,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         session_ms = self._services.properties.group_consumer_session_timeout_ms
         kept_member = live.group.members.get(member_id) or KeptMember(now + session_ms)
         kept_member.record_request(message, client_id, client.host, now, session_ms)
-        topics = self._topics(kept_member, client)
+        topics = self._subscribed_topics(kept_member, client)
         assignor = ASSIGNORS[message.server_assignor] if message.server_assignor is not None else None
         if assignor is None:
             assignor = stored_member.assignor if stored_member is not None else next(iter(ASSIGNORS.values()))
@@ -161,7 +163,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             fields["assignment"] = {"topic_partitions": topic_partitions_fields(assignment)}
         return fields
 
-    def _topics(self, kept_member: KeptMember, client: Client) -> dict[str, int]:
+    def _subscribed_topics(self, kept_member: KeptMember, client: Client) -> dict[str, int]:
         """The topics that a member subscribes to, with their numbers of partitions: 0 if the topic does not exist.
 
         An invalid topic name is left out: Metadata refuses it, and clients report that.
@@ -238,7 +240,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         self._arm_or_forget(live)
 
     def _expire(self, live: Live[KeptGroup], now: int) -> None:
-        if live.group.overdue(now):
+        if live.group.overdue_ids(now):
             live.group.is_removing = True
             self._spawn(self._remove(live))
         else:
@@ -251,7 +253,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             await self._services.freshness.head()
             group = self._group(name)
             live.group.follow(group, self._now())
-            overdue_ids = live.group.overdue(self._now())
+            overdue_ids = live.group.overdue_ids(self._now())
             if overdue_ids:
                 expired_members = tuple((member_id, group.members[member_id].seen_at) for member_id in overdue_ids)
                 await self._services.commits.submit(LeaveGroup(name, expired=expired_members), None)

@@ -140,11 +140,11 @@ class KeptGroup:
         return min((kept_member.deadline for kept_member in self.members.values()), default=None)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the group has no members, and so needs no memory."""
         return not self.members and not self.is_removing
 
-    def overdue(self, now: int) -> list[str]:
+    def overdue_ids(self, now: int) -> list[str]:
         """The ids of the members whose deadline has passed."""
         return sorted(member_id for member_id, kept_member in self.members.items() if kept_member.deadline <= now)
 
