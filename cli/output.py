@@ -117,11 +117,11 @@ class Output:
     def foreign(self, store_ids: Iterable[str]) -> None:
         """Report the chains of other stores; the exit status shows them, too."""
         from txnstore.chain.keys import Keys
-        from txnstore.compactor.foreign import choice
+        from txnstore.compactor.foreign import choice_advice
 
         for store_id in store_ids:
             hint = "`txnstore recover --dry-run` shows what it holds"
-            self.error(f"{Keys(store_id).chains} belongs to another store: {hint}. {choice(store_id)}")
+            self.error(f"{Keys(store_id).chains} belongs to another store: {hint}. {choice_advice(store_id)}")
 
     def error(self, message: str, advice: str = "") -> None:
         """Print an error with advice, in one line, to standard error."""

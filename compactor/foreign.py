@@ -61,7 +61,7 @@ def foreign_stores(objects: ObjectStore, keys: Keys) -> dict[str, ForeignStore]:
     return stores
 
 
-def choice(store_id: str) -> str:
+def choice_advice(store_id: str) -> str:
     """What can be done about the chains of another store."""
     return (
         f"If {STORE} should name that store: `txnstore recover --identity {store_id}`; if it is of no use any more: "

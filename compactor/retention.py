@@ -168,15 +168,15 @@ def apply_retention(
     if dry_run or not deletions:
         return RetentionReport(tuple(planned), dry_run)
     altered = set[str]()
-    moved = _delete_in_chains(connection, deletions, altered)
-    report = RetentionReport(tuple(item for item in planned if item.tp in moved))
+    new_starts = _delete_in_chains(connection, deletions, altered)
+    report = RetentionReport(tuple(item for item in planned if item.tp in new_starts))
     counts = {"partitions": len(report.partitions), "records": report.records, "bytes": report.bytes}
     _LOG.info("retention applied", extra=counts)
     if altered and plans > 1:
         view = connection.view()
         retried, _ = _split_readable(view.topics[name] for name in sorted(altered) if name in view.topics)
-        later = apply_retention(connection, view, retried, plans=plans - 1)
-        report = RetentionReport(report.partitions + later.partitions)
+        later_report = apply_retention(connection, view, retried, plans=plans - 1)
+        report = RetentionReport(report.partitions + later_report.partitions)
     elif altered:
         _LOG.warning("retention left to the next one: altered too often", extra={"topics": sorted(altered)})
     return report
@@ -209,13 +209,13 @@ def delete_records(
     if dry_run:
         return planned
     # At the head of the chain nothing is below these: an entry would not change them.
-    moving = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
-    moved = _delete_in_chains(
-        connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in moving]
+    tps_to_move = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
+    new_starts = _delete_in_chains(
+        connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in tps_to_move]
     )
-    counts = {"partitions": len(moved), "records": sum(item.records for item in planned.values())}
+    counts = {"partitions": len(new_starts), "records": sum(item.records for item in planned.values())}
     _LOG.info("records deleted", extra=counts)
-    return planned | {tp: _effect_of_log_start(view, tp, start) for tp, start in moved.items()}
+    return planned | {tp: _effect_of_log_start(view, tp, start) for tp, start in new_starts.items()}
 
 
 def _plan_deletion(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:
@@ -266,8 +266,8 @@ def _delete_in_chain(
 ) -> dict[TopicPartition, int]:
     """Move the log starts in one chain, some partitions per entry; after a refusal each partition on its own."""
     moved: dict[TopicPartition, int] = {}
-    for at in range(0, len(deletions), _DELETIONS_PER_ENTRY):
-        items = deletions[at : at + _DELETIONS_PER_ENTRY]
+    for start in range(0, len(deletions), _DELETIONS_PER_ENTRY):
+        items = deletions[start : start + _DELETIONS_PER_ENTRY]
         try:
             moved |= connection.submit(DeleteRecords(tuple(items)))
         except (TopicChangedError, UnknownTopicOrPartitionError) as error:

@@ -18,20 +18,20 @@ from txnstore.errors import CorruptionError, SnapshotExpiredError
 from txnstore.phrases import counted, some
 
 
-def authorization_findings(connection: Connection, view: View, *, overdue: bool) -> Iterator[Finding]:
+def authorization_findings(connection: Connection, view: View, *, lacks_checkpoint: bool) -> Iterator[Finding]:
     """Report how the store checks rights; nothing for a store that never had rules.
 
     Args:
         view: The newest states.
-        overdue: Whether a chain lacks a recent checkpoint.
+        lacks_checkpoint: Whether a chain lacks a recent checkpoint.
     """
     catalog = view.states[CATALOG]
     authorization = catalog.authorization
     if not is_in_use(catalog):
         return
-    if behind := _chains_behind_rules(connection, catalog, view):
+    if chains_behind := _chains_behind_rules(connection, catalog, view):
         message = (
-            f"a change of the rules has stopped half way: who writes to chain {some(map(str, behind))} may not "
+            f"a change of the rules has stopped half way: who writes to chain {some(map(str, chains_behind))} may not "
             "know it. "
             "Repeat it; to add a rule that exists does the same"
         )
@@ -42,7 +42,7 @@ def authorization_findings(connection: Connection, view: View, *, overdue: bool)
         yield _finding("mode", Severity.NOTE, f"rights are not checked; {size} are kept", "txnstore acl show")
         return
     yield _finding("mode", Severity.OK, f"rights are checked, by {size}")
-    yield from _role_findings(authorization, acls, overdue=overdue)
+    yield from _role_findings(authorization, acls, lacks_checkpoint=lacks_checkpoint)
     yield from _ineffective_rule_findings(authorization, acls, view)
 
 
@@ -77,7 +77,7 @@ def _are_newest(connection: Connection, catalog: State, sequence: int) -> bool:
 # Roles ----------------------------------------------------------------------------------------------------------------
 
 
-def _role_findings(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> Iterator[Finding]:
+def _role_findings(authorization: Authorization, acls: list[Acl], *, lacks_checkpoint: bool) -> Iterator[Finding]:
     """Report whether any principal may change the rules, and write checkpoints."""
     if not authorization.super_users and not _is_anyone_allowed(authorization, acls, "ALTER"):
         message = "no principal may change the rules: there is no super user, and no rule allows ALTER on the cluster"
@@ -89,7 +89,7 @@ def _role_findings(authorization: Authorization, acls: list[Acl], *, overdue: bo
         yield _finding("administrators", Severity.WARN, message, "txnstore acl explain 'User:*' ALTER --cluster")
     if not _is_anyone_allowed(authorization, acls, "CLUSTER_ACTION"):
         message = "no rule allows CLUSTER_ACTION, so only super users compact, vacuum, and write checkpoints"
-        severity = Severity.WARN if overdue else Severity.NOTE
+        severity = Severity.WARN if lacks_checkpoint else Severity.NOTE
         command = "txnstore acl add --principal User:NAME --allow CLUSTER_ACTION --cluster"
         yield _finding("maintainers", severity, message, command)
 
@@ -109,27 +109,29 @@ def _ineffective_rule_findings(authorization: Authorization, acls: list[Acl], vi
     for acl in acls:
         if acl.permission == "DENY":
             denials.setdefault(acl.principal, []).append(acl)
-    denied = [
+    denied_rules = [
         acl
         for acl in acls
         if acl.permission == "ALLOW"
         and any(_denies_all_of(deny, acl) for who in {acl.principal, EVERYONE} for deny in denials.get(who, ()))
     ]
-    if denied:
-        message = (
-            f"{counted(len(denied), 'rule')} without effect, because another one denies the same: {_some_rules(denied)}"
-        )
+    if denied_rules:
+        shown = _some_rules(denied_rules)
+        message = f"{counted(len(denied_rules), 'rule')} without effect, because another one denies the same: {shown}"
         yield _finding("denied", Severity.NOTE, message, "txnstore acl list")
-    above = [acl for acl in acls if acl.principal in authorization.super_users]
-    if above:
-        shown = _some_rules(above)
-        message = f"{counted(len(above), 'rule')} without effect, for super users, who may do everything: {shown}"
-        severity = Severity.WARN if any(acl.permission == "DENY" for acl in above) else Severity.NOTE
+    of_super_users = [acl for acl in acls if acl.principal in authorization.super_users]
+    if of_super_users:
+        shown = _some_rules(of_super_users)
+        message = (
+            f"{counted(len(of_super_users), 'rule')} without effect, for super users, who may do everything: {shown}"
+        )
+        severity = Severity.WARN if any(acl.permission == "DENY" for acl in of_super_users) else Severity.NOTE
         yield _finding("super-users", severity, message, "txnstore acl list")
-    absent = sorted({acl.resource_name for acl in acls if _names_topic(acl)} - set(view.topics))
-    if absent:
-        message = f"rules for {counted(len(absent), 'topic')} that {'do' if len(absent) > 1 else 'does'} not exist: "
-        yield _finding("topics", Severity.NOTE, message + some(map(repr, absent)), "txnstore acl list")
+    absent_topics = sorted({acl.resource_name for acl in acls if _names_topic(acl)} - set(view.topics))
+    if absent_topics:
+        do_not = "do not" if len(absent_topics) > 1 else "does not"
+        message = f"rules for {counted(len(absent_topics), 'topic')} that {do_not} exist: "
+        yield _finding("topics", Severity.NOTE, message + some(map(repr, absent_topics)), "txnstore acl list")
 
 
 def _denies_all_of(deny: Acl, allow: Acl) -> bool:

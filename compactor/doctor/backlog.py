@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from txnstore.admin.transactions import find_hanging
@@ -46,11 +46,11 @@ def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
     plan = compact(connection, dry_run=True, expire=False, on_error=errors.append)
     for error in errors:
         yield Finding("segments", "compaction", Severity.BAD, str(error), "txnstore verify")
-    saved = max((item.segments_before - item.segments_after for item in plan.partitions), default=0)
+    removed_segments = max((item.segments_before - item.segments_after for item in plan.partitions), default=0)
     if not (plan.partitions or errors):
         yield Finding("segments", "compaction", Severity.OK, "there is nothing to compact")
     elif plan.partitions:
-        severity = Severity.WARN if saved >= _MANY_SEGMENTS else Severity.NOTE
+        severity = Severity.WARN if removed_segments >= _MANY_SEGMENTS else Severity.NOTE
         message = (
             f"a compaction would turn {counted(plan.segments_before, 'segment')} of "
             f"{counted(len(plan.partitions), 'partition')} into {plan.segments_after:,}; "
@@ -70,8 +70,8 @@ def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
 
 
 def _largest_gain(partitions: tuple[PartitionCompaction, ...]) -> str:
-    most = max(partitions, key=lambda item: item.segments_before - item.segments_after)
-    return f"most in {most.tp}: {most.segments_before:,} into {most.segments_after:,}"
+    largest = max(partitions, key=lambda item: item.segments_before - item.segments_after)
+    return f"most in {largest.tp}: {largest.segments_before:,} into {largest.segments_after:,}"
 
 
 def _aborted_batch_sizes(view: View, tp: TopicPartition) -> Iterator[int]:
@@ -100,6 +100,11 @@ def chain_findings(connection: Connection, view: View) -> Iterator[Finding]:
     if not problems:
         size = f"{counted(view.sequence, 'entry', 'entries')} in {counted(view.chains, 'chain')}"
         yield Finding("chains", "checkpoint", Severity.OK, f"{size}; the checkpoints are recent")
+
+
+def lacks_recent_checkpoint(findings: Iterable[Finding]) -> bool:
+    """Whether a chain lacks a recent checkpoint that can be read, by what :func:`chain_findings` has found."""
+    return any(item.name in ("hint", "checkpoint") and item.severity is Severity.WARN for item in findings)
 
 
 def _entry_time_findings(connection: Connection, view: View) -> Iterator[Finding]:
@@ -135,12 +140,12 @@ def _checkpoint_finding(connection: Connection, state: State, hint: bytes | None
         message = f"{key} is a hint of the store {document.store_id}: the next checkpoint writes it again"
         severity = Severity.NOTE if state.sequence < CHECKPOINT_EVERY else Severity.WARN
         return Finding("chains", "hint", severity, message, "txnstore checkpoint")
-    saved = document.sequence
-    damage = _checkpoint_damage(connection, state.chain, saved)
+    saved_sequence = document.sequence
+    damage = _checkpoint_damage(connection, state.chain, saved_sequence)
     if damage is not None:
-        message = f"{key} names the checkpoint of entry {saved}, which {damage}"
+        message = f"{key} names the checkpoint of entry {saved_sequence}, which {damage}"
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
-    entries_since = state.sequence - saved
+    entries_since = state.sequence - saved_sequence
     if entries_since < _OVERDUE_INTERVALS * interval(state, CHECKPOINT_EVERY):
         return None
     message = (
@@ -169,14 +174,14 @@ def _checkpoint_damage(connection: Connection, chain: int, sequence: int) -> str
 
 def transaction_findings(connection: Connection, view: View) -> Iterator[Finding]:
     """Report incomplete transactions, and the number of records that wait for them."""
-    waiting: dict[int, int] = {}
+    waiting_records: dict[int, int] = {}
     for part in blocked_partitions(view):
-        waiting[part.producer_id] = waiting.get(part.producer_id, 0) + part.records
+        waiting_records[part.producer_id] = waiting_records.get(part.producer_id, 0) + part.records
     now = connection.runtime.clock()
     findings = []
     for state in view.states:
         for _, txn in sorted_items(state.transactions):
-            finding = _transaction_finding(connection, state, txn, waiting, now)
+            finding = _transaction_finding(connection, state, txn, waiting_records, now)
             if finding:
                 findings.append(finding)
     for item in find_hanging(connection):
@@ -193,10 +198,10 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
 
 
 def _transaction_finding(
-    connection: Connection, state: State, txn: Transaction, waiting: Mapping[int, int], now: int
+    connection: Connection, state: State, txn: Transaction, waiting_records: Mapping[int, int], now: int
 ) -> Finding | None:
     """Report a transaction that is prepared, past its timeout, open, or decided and not complete."""
-    name, records = repr(txn.transactional_id), waiting.get(txn.producer_id, 0)
+    name, records = repr(txn.transactional_id), waiting_records.get(txn.producer_id, 0)
     held_back = f"; behind it: {counted(records, 'committed record')}" if records else ""
     if txn.state in DECIDED:
         if not connection.chains.ages.is_over(state, txn.updated_at, FINISH_AFTER_MS):
@@ -207,14 +212,14 @@ def _transaction_finding(
         return None
     age = f"is open since {duration(now - txn.started_at)} in {counted(len(txn.partitions), 'partition')}"
     held_back += f"; a vacuum keeps the history from its entry {txn.first_entry:,} on"
-    show = f"txnstore txn show {txn.transactional_id}"
+    show_command = f"txnstore txn show {txn.transactional_id}"
     if txn.is_prepared:
         message = f"{name} {age}, prepared for an external coordinator: it has no timeout{held_back}"
-        return Finding("transactions", "prepared", Severity.WARN if records else Severity.NOTE, message, show)
+        return Finding("transactions", "prepared", Severity.WARN if records else Severity.NOTE, message, show_command)
     if connection.chains.ages.has_expired(state, txn):
         message = f"{name} {age}, past its timeout of {duration(txn.timeout_ms)}{held_back}"
         return Finding("transactions", "expired", Severity.WARN, message, "txnstore recover")
-    return Finding("transactions", "open", Severity.NOTE, f"{name} {age}{held_back}", show)
+    return Finding("transactions", "open", Severity.NOTE, f"{name} {age}{held_back}", show_command)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
@@ -235,17 +240,25 @@ def group_findings(connection: Connection, view: View) -> Iterator[Finding]:
 def _member_findings(name: str, group: Group, expired: set[str]) -> Iterator[Finding]:
     """Report members of a group past their session, and members without their partitions."""
     command = f"txnstore group show {name}"
-    live = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
-    overdue = sorted(expired & set(group.members))
-    if overdue:
-        held = sum(len(group.members[each].held) for each in overdue)
+    live_members = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
+    expired_members = sorted(expired & set(group.members))
+    if expired_members:
+        held_partitions = sum(len(group.members[each].held) for each in expired_members)
         message = (
-            f"group {name!r}: {counted(len(overdue), 'member')} past the session timeout ({some(overdue)}), with "
-            f"{counted(held, 'partition')} and {counted(len(live), 'live member')}"
+            f"group {name!r}: {counted(len(expired_members), 'member')} past the session timeout "
+            f"({some(expired_members)}), with {counted(held_partitions, 'partition')} and "
+            f"{counted(len(live_members), 'live member')}"
         )
-        yield Finding("groups", "expired_members", Severity.WARN if live and held else Severity.NOTE, message, command)
-    waiting = [member for member in live if holders(group, member)]
-    if waiting:
-        whom = sorted({holder.member_id for member in waiting for holder in holders(group, member)})
-        message = f"group {name!r}: {counted(len(waiting), 'member')} without partitions that {some(whom)} still holds"
+        yield Finding(
+            "groups",
+            "expired_members",
+            Severity.WARN if live_members and held_partitions else Severity.NOTE,
+            message,
+            command,
+        )
+    waiting_members = [member for member in live_members if holders(group, member)]
+    if waiting_members:
+        holder_ids = sorted({holder.member_id for member in waiting_members for holder in holders(group, member)})
+        members = counted(len(waiting_members), "member")
+        message = f"group {name!r}: {members} without partitions that {some(holder_ids)} still holds"
         yield Finding("groups", "waiting", Severity.NOTE, message, command)

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txnstore.compactor.doctor.authorization import authorization_findings
-from txnstore.compactor.doctor.backlog import chain_findings, group_findings, segment_findings, transaction_findings
+from txnstore.compactor.doctor.backlog import (
+    chain_findings,
+    group_findings,
+    lacks_recent_checkpoint,
+    segment_findings,
+    transaction_findings,
+)
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.doctor.storage import storage_findings
 from txnstore.compactor.doctor.tables import table_findings
 from txnstore.compactor.foreign import foreign_stores
 from txnstore.compactor.repair.identity import recover_command
-from txnstore.compactor.vacuum.soundness import describe_foreign, unsound
+from txnstore.compactor.vacuum.soundness import describe_foreign, find_damage
 from txnstore.compactor.vacuum.vacuum import vacuum
 from txnstore.connection import Connection
 from txnstore.errors import (
@@ -77,8 +83,7 @@ def _store_findings(connection: Connection) -> Iterator[Finding]:
     yield from soundness
     chains = [*chain_findings(connection, view)]
     yield from chains
-    overdue = any(item.name in ("hint", "checkpoint") and item.severity is Severity.WARN for item in chains)
-    yield from authorization_findings(connection, view, overdue=overdue)
+    yield from authorization_findings(connection, view, lacks_checkpoint=lacks_recent_checkpoint(chains))
     yield from segment_findings(connection, view)
     yield from transaction_findings(connection, view)
     yield from group_findings(connection, view)
@@ -105,7 +110,7 @@ def _identity_findings(connection: Connection) -> Iterator[Finding]:
 def _soundness_findings(connection: Connection) -> Iterator[Finding]:
     """Report damage for which a vacuum deletes nothing."""
     try:
-        damage = unsound(connection)
+        damage = find_damage(connection)
     except StorageError as error:
         yield Finding("chains", "sound", Severity.NOTE, f"whether the chains are sound is unknown: {error}")
         return

@@ -100,11 +100,11 @@ def _delete_finding(connection: Connection) -> Finding:
 def _clock_finding(connection: Connection) -> Finding:
     before = connection.runtime.clock()
     try:
-        there = connection.objects.now_ms()
+        storage_time = connection.objects.now_ms()
     except StorageError as error:
         return _finding("clock", Severity.NOTE, f"the clock of the storage cannot be read: {error}")
     after = connection.runtime.clock()
-    ahead, behind = before - there, there - after
+    ahead, behind = before - storage_time, storage_time - after
     if max(ahead, behind) < SKEW_MS:
         return _finding("clock", Severity.OK, "the clocks of this machine and of the storage agree")
     difference = f"{duration(ahead)} ahead of" if ahead > 0 else f"{duration(behind)} behind"
@@ -121,15 +121,15 @@ def _space_findings(connection: Connection) -> Iterator[Finding]:
     if folder is None:
         return
     try:
-        free, whole = folder.space()
+        free, total = folder.space()
     except StorageError as error:
         yield _finding("space", Severity.NOTE, f"the space of the file system cannot be read: {error}")
         return
-    message = f"{free:,} of {whole:,} bytes of the file system are free"
+    message = f"{free:,} of {total:,} bytes of the file system are free"
     if free < _MIN_FREE_BYTES:
         message += ": commits, compactions and checkpoints fail; free some, or move the store to a larger disk"
         yield _finding("space", Severity.BAD, message)
-    elif free < whole // _LOW_SPACE_FRACTION:
+    elif free < total // _LOW_SPACE_FRACTION:
         message += ": a compaction writes new segments before a vacuum deletes the old ones"
         yield _finding("space", Severity.WARN, message)
     else:
@@ -146,10 +146,10 @@ def _versioning_finding(settings: BucketSettings) -> Finding:
     if settings.versioning != "Enabled":
         message = f"versioning is {settings.versioning.lower()}: a deleted or overwritten object is lost"
         return _finding("versioning", Severity.OK, message)
-    bounded = settings.rules is None or any(
+    is_bounded = settings.rules is None or any(
         rule.deletes_versions and rule.covers(f"{settings.root}{keys.TOPICS}") for rule in settings.rules
     )
-    if bounded:
+    if is_bounded:
         return _finding("versioning", Severity.OK, "versioning is enabled")
     message = (
         "versioning is enabled, and no lifecycle rule deletes old versions: what a vacuum deletes is stored, and paid "
@@ -164,18 +164,20 @@ def _lifecycle_findings(settings: BucketSettings) -> Iterator[Finding]:
         message = f"the lifecycle rules of the bucket could not be read: {settings.rules_refused}"
         yield _finding("lifecycle", Severity.NOTE, message)
         return
-    ours = [f"{settings.root}{name}" for name in (keys.STORE, keys.CHAINS, keys.TOPICS)]
-    harmful = [
-        rule for rule in settings.rules if (rule.deletes or rule.archives) and any(rule.touches(each) for each in ours)
+    our_prefixes = [f"{settings.root}{name}" for name in (keys.STORE, keys.CHAINS, keys.TOPICS)]
+    harmful_rules = [
+        rule
+        for rule in settings.rules
+        if (rule.deletes or rule.archives) and any(rule.touches(each) for each in our_prefixes)
     ]
-    for rule in harmful:
-        does = "deletes" if rule.deletes else "archives"
+    for rule in harmful_rules:
+        verb = "deletes" if rule.deletes else "archives"
         message = (
-            f"the lifecycle rule {rule.name!r} for the prefix {rule.prefix!r} {does} objects of the store by age; only "
+            f"the lifecycle rule {rule.name!r} for the prefix {rule.prefix!r} {verb} objects of the store by age; only "
             "a vacuum may delete them: remove the rule, or exclude the store from it"
         )
         yield _finding("lifecycle", Severity.BAD, message)
-    if not harmful:
+    if not harmful_rules:
         yield _finding("lifecycle", Severity.OK, "no lifecycle rule deletes or archives objects of the store")
     if not any(rule.ends_uploads and rule.covers(f"{settings.root}{keys.TOPICS}") for rule in settings.rules):
         message = (

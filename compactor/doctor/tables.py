@@ -26,17 +26,17 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
     topics = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
     if not topics:
         return
-    sync = "txnstore table sync"
+    sync_command = "txnstore table sync"
     try:
         cut = published_of(connection).newest()
     except (CorruptionError, UnsupportedFormatError) as error:
-        yield Finding("tables", "published", Severity.BAD, f"the tables cannot be published: {error}", sync)
+        yield Finding("tables", "published", Severity.BAD, f"the tables cannot be published: {error}", sync_command)
         return
     tables = {name: table for name, table in cut.tables.items() if not table.dropped} if cut is not None else {}
-    missing = [name for name in topics if name not in tables]
-    if missing:
-        message = f"the tables of {some(missing)} are not published yet"
-        yield Finding("tables", "published", Severity.NOTE, message, sync)
+    unpublished = [name for name in topics if name not in tables]
+    if unpublished:
+        message = f"the tables of {some(unpublished)} are not published yet"
+        yield Finding("tables", "published", Severity.NOTE, message, sync_command)
     if cut is None:
         return
     if exceeds_view(cut, view):
@@ -45,17 +45,21 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         if cut.has_tables:
             check_lost_entries(connection, cut, view)
     except CorruptionError as error:
-        yield Finding("tables", "lag", Severity.BAD, str(error), f"{sync} --rebuild '*'")
+        yield Finding("tables", "lag", Severity.BAD, str(error), f"{sync_command} --rebuild '*'")
         return
-    behind, lag = view.sequence - sum(cut.heads), view.timestamp - cut.timestamp
-    severity = Severity.WARN if lag > _LATE_MS else Severity.OK
-    where = f"{counted(behind, 'entry', 'entries')} and {duration(lag)} behind" if behind > 0 else "up to date"
+    entries_behind, lag_ms = view.sequence - sum(cut.heads), view.timestamp - cut.timestamp
+    severity = Severity.WARN if lag_ms > _LATE_MS else Severity.OK
+    where = (
+        f"{counted(entries_behind, 'entry', 'entries')} and {duration(lag_ms)} behind"
+        if entries_behind > 0
+        else "up to date"
+    )
     message = f"{counted(len(tables), 'table')} in cut {cut.number}, {where}"
-    yield Finding("tables", "lag", severity, message, sync if severity is Severity.WARN else "")
+    yield Finding("tables", "lag", severity, message, sync_command if severity is Severity.WARN else "")
     for name, table in sorted(tables.items()):
         for problem in name_problems(connection.objects, name, table):
-            yield Finding("tables", "names", Severity.WARN, f"{name}: {problem.message}", sync)
-    copied = sum(table.copied_bytes for table in tables.values())
-    if copied > _MANY_BYTES:
-        message = f"{size(copied)} of the tables are copies of rows that no compaction has written yet"
+            yield Finding("tables", "names", Severity.WARN, f"{name}: {problem.message}", sync_command)
+    copied_bytes = sum(table.copied_bytes for table in tables.values())
+    if copied_bytes > _MANY_BYTES:
+        message = f"{size(copied_bytes)} of the tables are copies of rows that no compaction has written yet"
         yield Finding("tables", "copies", Severity.NOTE, message, "txnstore compact")

@@ -20,7 +20,7 @@ from txnstore.chain.payload import entry_hash
 from txnstore.chain.tail import Tail
 from txnstore.compactor.repair.history import boundary_repairs
 from txnstore.compactor.repair.plan import Loss, Repair
-from txnstore.compactor.verify.boundaries import read_boundaries, without_checkpoint
+from txnstore.compactor.verify.boundaries import boundaries_without_checkpoint, read_boundaries
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError
 from txnstore.phrases import some
@@ -115,7 +115,7 @@ class ChainRepairs:
 
         boundaries = read_boundaries(self._objects, self._names, self._chain, hinted_boundary)
         begins = max(_entries_of(boundaries), default=0)
-        boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(checkpoints, default=0)))
+        boundaries |= dict.fromkeys(boundaries_without_checkpoint(boundaries, max(checkpoints, default=0)))
         last_boundary = max(boundaries, default=0)
         if hinted_boundary > last_boundary and not damage:
             damage = f"it names boundary {hinted_boundary}, and the last one is {last_boundary}"
@@ -178,11 +178,11 @@ class ChainRepairs:
         try:
             end = tail.follow(hinted_state, lambda _: None, _WINDOW, until=newest).sequence
         except CorruptionError as error:
-            missing = str(error)
+            gap = str(error)
         else:
-            missing = f"{self._names.entry(self._chain, end + 1)} is missing" if end < newest else ""
+            gap = f"{self._names.entry(self._chain, end + 1)} is missing" if end < newest else ""
         old = f"it names the checkpoint of entry {hinted_state.sequence}, and that of entry {newest} is newer"
-        return missing and f"{old}; between them {missing}"
+        return gap and f"{old}; between them {gap}"
 
     def _damaged_checkpoints(self, sequences: Iterable[int]) -> Iterator[int]:
         """Yield the damaged checkpoints among `sequences`; index files that they share are read once."""
@@ -299,8 +299,8 @@ class ChainRepairs:
             later = self._later_entries()
             if not later:
                 return None
-            following = self.state.sequence + 1
-            if later[0] != following and tail.get(following) is None:  # Else it was written meanwhile.
+            next_sequence = self.state.sequence + 1
+            if later[0] != next_sequence and tail.get(next_sequence) is None:  # Else it was written meanwhile.
                 return self._entry_loss(self.state.sequence + 1, later, "")
 
     def _later_entries(self) -> list[int]:
@@ -316,21 +316,21 @@ class ChainRepairs:
         """
         last = max(later_sequences, default=first)
         present = {*later_sequences, *range(self.state.sequence + 1)}
-        missing = [number for number in range(first, last) if number not in present]
-        noun = "entries" if len(missing) > 1 else "entry"
-        missing_entries = f"{noun} {some(map(str, missing))}"
+        missing_numbers = [number for number in range(first, last) if number not in present]
+        noun = "entries" if len(missing_numbers) > 1 else "entry"
+        missing_entries = f"{noun} {some(map(str, missing_numbers))}"
         gap = f"{missing_entries} of chain {self._chain} cannot be found"
-        if not missing:
-            damage, lost = error, f"entry {first}"
-        elif missing[0] == first:
-            damage, lost = gap, missing_entries
+        if not missing_numbers:
+            damage, lost_text = error, f"entry {first}"
+        elif missing_numbers[0] == first:
+            damage, lost_text = gap, missing_entries
         else:
-            damage, lost = f"{error}; {gap}", f"the entries from {first} on"
+            damage, lost_text = f"{error}; {gap}", f"the entries from {first} on"
         later_entries_clause = f", and the entries up to {last}, which exist, cannot be read without that"
         consequence = (
-            f"the state of chain {self._chain} is known up to entry {first - 1}; what is committed in {lost} cannot be "
-            f"rebuilt{later_entries_clause if last > first else ''}. The store cannot be opened until what is missing "
-            "or damaged is put back, from an older version in the bucket or from a backup"
+            f"the state of chain {self._chain} is known up to entry {first - 1}; what is committed in {lost_text} "
+            f"cannot be rebuilt{later_entries_clause if last > first else ''}. The store cannot be opened until what "
+            "is missing or damaged is put back, from an older version in the bucket or from a backup"
         )
         return Loss(self._names.entry(self._chain, first), damage, consequence)
 
@@ -384,17 +384,23 @@ class ChainRepairs:
         usable = {number: saved.state for number, saved in survey.saved.items() if saved is not None}
         usable |= {number: each.state for number, each in rebuilt.items()}
         newest = max([base, *usable.values()], key=lambda state: state.sequence)
-        target = newest.sequence
-        stale = survey.hinted is not None and max(rebuilt, default=0) > survey.hinted  # Entries before it may be lost.
-        if not survey.damage and not stale and (survey.hinted in usable or (survey.hinted is None and not target)):
+        target_sequence = newest.sequence
+        is_stale = (
+            survey.hinted is not None and max(rebuilt, default=0) > survey.hinted
+        )  # Entries before it may be lost.
+        if (
+            not survey.damage
+            and not is_stale
+            and (survey.hinted in usable or (survey.hinted is None and not target_sequence))
+        ):
             return
         damage = survey.damage or f"it names the checkpoint of entry {survey.hinted}, which is of no use"
 
         def hint(state: State) -> tuple[str, bytes]:
             return checkpoint.hint_to(self._names, state, survey.boundary_at(state.sequence))
 
-        if target:
-            action = f"written again, to the checkpoint of entry {target}"
+        if target_sequence:
+            action = f"written again, to the checkpoint of entry {target_sequence}"
             yield Repair(key, damage, action, (hint(newest),))
         elif lost:
             return

@@ -51,22 +51,22 @@ def boundary_repairs(
 
     ``boundaries``: what :func:`read_boundaries` has returned.
     """
-    following: BoundaryDocument | None = None
+    next_boundary: BoundaryDocument | None = None
     for number in sorted(boundaries, reverse=True):
         document, key = boundaries[number], names.boundary(chain, number)
         if document is not None:
-            following = document
+            next_boundary = document
             continue
-        if following is None:
+        if next_boundary is None:
             sound = [each.sequence for each in boundaries.values() if each is not None]
-            following = _boundary_after_gaps(objects, pool, names, chain, max(sound, default=0))
+            next_boundary = _boundary_after_gaps(objects, pool, names, chain, max(sound, default=0))
         damage = "it is missing or damaged: a process that has slept would not notice that entries were deleted"
-        if following is None:
+        if next_boundary is None:
             consequence = "no checkpoint can be read that the remaining entries follow"
             yield Loss(key, damage, consequence, blocks=False)
             return
-        action = f"written again: entries up to {following.sequence} may be deleted"
-        yield Repair(key, damage, action, ((key, encode(following)),))
+        action = f"written again: entries up to {next_boundary.sequence} may be deleted"
+        yield Repair(key, damage, action, ((key, encode(next_boundary)),))
 
 
 def _boundary_after_gaps(

@@ -62,29 +62,29 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
     """
     objects, url = connection.objects, redact(connection.url)
     data = read_if_there(objects, keys.STORE)
-    present, damage = None, "it is missing"
+    present_document, damage = None, "it is missing"
     if data is not None:
         try:
-            present = document_of(data, url)
+            present_document = document_of(data, url)
         except CorruptionError as error:
             damage = str(error)
     ids = stores(objects)
-    if chosen is not None and chosen not in ids and (present is None or chosen != present.store_id):
-        here = f"there are chains of {', '.join(ids)}" if ids else "there are no chains of any store"
-        msg = f"nothing is left of the store {chosen} at {url}: {here}"
+    if chosen is not None and chosen not in ids and (present_document is None or chosen != present_document.store_id):
+        here_text = f"there are chains of {', '.join(ids)}" if ids else "there are no chains of any store"
+        msg = f"nothing is left of the store {chosen} at {url}: {here_text}"
         raise InvalidConfigError(msg)
-    if present is not None and chosen in (None, present.store_id):
-        return _identify_named(connection, present, ids, chains)
-    if present is not None:
-        damage = f"it names the store {present.store_id}"
+    if present_document is not None and chosen in (None, present_document.store_id):
+        return _identify_named(connection, present_document, ids, chains)
+    if present_document is not None:
+        damage = f"it names the store {present_document.store_id}"
     contents = _contents_of_stores(connection, ids) if len(ids) > 1 else ()
     if chosen is None and len(ids) != 1:
         return Identified(None, None, _identity_loss(connection, damage, contents), contents, choices=contents)
     store_keys = Keys(chosen or ids[0])
     count, proven = _chain_count(connection, store_keys, chains)
     if count is None:
-        least = counted(_last_chain(connection, store_keys) + 1, "chain")
-        option = f"give it with --chains ({least} at least)"
+        min_chains = counted(_last_chain(connection, store_keys) + 1, "chain")
+        option = f"give it with --chains ({min_chains} at least)"
         consequence = f"no checkpoint shows how many chains the store has: {option}, or {_ELSEWHERE}"
         contents = contents or _contents_of_stores(connection, ids)
         choices = tuple(item for item in contents if item.store_id == store_keys.store_id)
@@ -98,8 +98,8 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
     action = f"written again: store {store_keys.store_id} with {counted(count, 'chain')}"
     # It is in no other object.
     action += f"; the largest timeout of transactions is {MAX_TIMEOUT_MS // 60_000} minutes, whatever it was before"
-    if present is not None:
-        action += f". Nothing of the store {present.store_id} is deleted"
+    if present_document is not None:
+        action += f". Nothing of the store {present_document.store_id} is deleted"
     repair = Repair(keys.STORE, damage, action, ((keys.STORE, encode(document)),), create=data is None)
     return Identified(document, repair, None, contents, proven)
 
@@ -158,10 +158,10 @@ def _identity_loss(connection: Connection, damage: str, contents: Sequence[Store
 
 def _describe_choices(contents: Sequence[StoreContents]) -> str:
     """Describe the contents of each store, and the command that chooses it."""
-    each = "; ".join(f"{item} (`{item.command}`)" for item in contents)
+    choices = "; ".join(f"{item} (`{item.command}`)" for item in contents)
     if all(item.total_chains is not None for item in contents):
-        return f"Here is {each}"
-    return f"Here is {each}. N is the number of chains that the store was created with, which no checkpoint shows"
+        return f"Here is {choices}"
+    return f"Here is {choices}. N is the number of chains that the store was created with, which no checkpoint shows"
 
 
 def _describe_segments(connection: Connection) -> str:

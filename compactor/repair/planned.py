@@ -33,8 +33,10 @@ class PlannedObjects:
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         """The objects whose keys start with a prefix, in the order of their keys."""
         # So many more that enough are left without those that will be deleted or are written again.
-        more = None if limit is None else limit + len(self._writes)
-        items = {item.key: item for item in self.inner.list(prefix, start_after, more) if item.key not in self._writes}
+        enough = None if limit is None else limit + len(self._writes)
+        items = {
+            item.key: item for item in self.inner.list(prefix, start_after, enough) if item.key not in self._writes
+        }
         written = {key for key, data in self._writes.items() if data is not None}
         items |= {key: self.stat(key) for key in written if key.startswith(prefix) and key > start_after}
         return [items[key] for key in sorted(items)][:limit]

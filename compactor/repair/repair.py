@@ -77,8 +77,8 @@ def plan_repairs(
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey_chain, chain_repairs))
     if repair is None and all(survey.sound for survey in surveys) and _opens_without_gap(connection):
-        missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
-        plan = RepairPlan(lost=missing + _lost_segments_of_open_store(connection), stores=stores, foreign=foreign)
+        missing_heads = _missing_heads(connection, Keys(document.store_id), connection.view().states)
+        plan = RepairPlan(lost=missing_heads + _lost_segments_of_open_store(connection), stores=stores, foreign=foreign)
         return _with_remaining_damage(connection, plan, deep=deep)
     # 3. What the entries and checkpoints of each chain rebuild, and what they lack.
     items = [item for chain, survey in zip(chain_repairs, surveys, strict=True) for item in chain.plan(survey)]
@@ -152,13 +152,13 @@ def _corruption_on_open(connection: Connection) -> str | None:
 
 
 def _opens_without_gap(connection: Connection) -> bool:
-    """Whether the store opens, and no chain has entries behind a gap that an open does not look past."""
+    """Whether the store opens, and each chain ends at its head or the next entry: one further on lies behind a gap."""
     if _corruption_on_open(connection) is not None:
         return False
-    names = connection.keys
+    chain_keys = connection.keys
     for state in connection.view().states:
-        head = names.entry(state.chain, state.sequence)
-        for item in connection.objects.list(names.entries(state.chain), head, limit=1):
+        head = chain_keys.entry(state.chain, state.sequence)
+        for item in connection.objects.list(chain_keys.entries(state.chain), head, limit=1):  # At most one.
             sequence = keys.entry_sequence(item.key)
             # The next entry is no gap: a writer has committed it since the open.
             if sequence is not None and sequence > state.sequence + 1:

@@ -88,26 +88,30 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
     index = [item for item in listed if index_range(item.key) is not None]
     index_keys = {item.key for item in index}
 
-    def complete(sequences: Iterable[int]) -> Iterator[int]:
+    def complete_checkpoints(sequences: Iterable[int]) -> Iterator[int]:
         """Yield the complete checkpoints, newest first."""
         for sequence in sorted(sequences, reverse=True):
-            named = checkpoint.named_files(objects, keys, chain, sequence)
-            if named is not None and index_keys.issuperset(named):
+            named_files = checkpoint.named_files(objects, keys, chain, sequence)
+            if named_files is not None and index_keys.issuperset(named_files):
                 yield sequence
 
-    newest = list(islice(complete(written), KEPT_CHECKPOINTS))
+    newest = list(islice(complete_checkpoints(written), KEPT_CHECKPOINTS))
     if len(newest) < KEPT_CHECKPOINTS:
         return OldCheckpoints([], [], listed, [None], [0])
     before_grace = {sequence for sequence, item in written.items() if item.modified_ms <= limit}
-    candidate = min(next(complete(history.before(written)), 0), newest[-1])
-    needed = {history.hinted, next(complete(before_grace), 0), candidate} | history.needed(written)
-    unused = {sequence for sequence in written if sequence < newest[-1]} - needed
-    remaining = written.keys() - (unused & before_grace)
-    unnamed = [item for item in index if _is_garbage(item.key, remaining, newest[0])]
-    unneeded = [*(written[sequence] for sequence in sorted(unused & before_grace)), *written_until(unnamed, limit)]
+    candidate = min(next(complete_checkpoints(history.checkpoints_before(written)), 0), newest[-1])
+    needed_checkpoints = history.needed_checkpoints(written) | {history.hinted, candidate}
+    needed_checkpoints.add(next(complete_checkpoints(before_grace), 0))
+    unused_checkpoints = {sequence for sequence in written if sequence < newest[-1]} - needed_checkpoints
+    remaining = written.keys() - (unused_checkpoints & before_grace)
+    unnamed_files = [item for item in index if _is_garbage(item.key, remaining, newest[0])]
+    unneeded = [
+        *(written[sequence] for sequence in sorted(unused_checkpoints & before_grace)),
+        *written_until(unnamed_files, limit),
+    ]
     deleted = {item.key for item in unneeded}
     return OldCheckpoints(
-        [*(written[sequence] for sequence in sorted(unused)), *unnamed],
+        [*(written[sequence] for sequence in sorted(unused_checkpoints)), *unnamed_files],
         unneeded,
         [item for item in listed if item.key not in deleted],
         [written.get(candidate)],
@@ -120,7 +124,9 @@ def _is_garbage(key: str, remaining: Iterable[int], newest: int) -> bool:
 
     A writer may be about to complete a checkpoint after ``newest``, so a file that ends later is needed.
     """
-    covered = index_range(key)
+    covered_range = index_range(key)
     return (
-        covered is not None and covered[1] <= newest and not any(may_need(sequence, *covered) for sequence in remaining)
+        covered_range is not None
+        and covered_range[1] <= newest
+        and not any(may_need(sequence, *covered_range) for sequence in remaining)
     )

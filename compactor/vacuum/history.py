@@ -23,7 +23,7 @@ from txnstore.storage.base import ObjectInfo, ObjectStore
 _REQUEST = 1_000
 
 
-def delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
+def delete_objects(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
     """Delete objects, in the order in which they are given, as far as they exist."""
     for start in range(0, len(items), _REQUEST):
         objects.delete([item.key for item in items[start : start + _REQUEST]])
@@ -46,7 +46,7 @@ class ChainHistory:
     Attributes:
         hinted: The checkpoint that the hint names; 0 without one.
         number: The number of its last boundary; 0 if there is none.
-        deletable: The last entry that may be deleted now: that of the last boundary that is old enough.
+        deletable_up_to: The last entry that may be deleted now: that of the last boundary that is old enough.
         is_last_deletable: Whether that is the entry of the last boundary, so that the next one may follow.
         begins_ms: The history begins at this time, by the storage's clock.
         part_ms: The length of a part of it.
@@ -57,13 +57,13 @@ class ChainHistory:
     hinted: int
     number: int
     last: BoundaryDocument
-    deletable: int
+    deletable_up_to: int
     is_last_deletable: bool
     begins_ms: int
     part_ms: int
     open_from: int
 
-    def before(self, written: dict[int, ObjectInfo]) -> set[int]:
+    def checkpoints_before(self, written: dict[int, ObjectInfo]) -> set[int]:
         """Return the checkpoints in ``written`` from before the history began.
 
         An open transaction can always be explained: its first entry belongs to the history, however old it is.
@@ -71,15 +71,15 @@ class ChainHistory:
         old = {sequence for sequence, item in written.items() if item.modified_ms <= self.begins_ms}
         return {sequence for sequence in old if sequence < self.open_from}
 
-    def needed(self, written: dict[int, ObjectInfo]) -> set[int]:
+    def needed_checkpoints(self, written: dict[int, ObjectInfo]) -> set[int]:
         """Return the checkpoints that snapshots begin with: at the boundaries, and the last one of each part."""
-        needed, newer = {self.last.sequence, self.deletable}, None
-        for sequence in sorted(written.keys() - self.before(written), reverse=True):
+        sequences, newer_part = {self.last.sequence, self.deletable_up_to}, None
+        for sequence in sorted(written.keys() - self.checkpoints_before(written), reverse=True):
             part = written[sequence].modified_ms // self.part_ms
-            if sequence >= self.deletable and (newer is None or part < newer):
-                needed.add(sequence)
-                newer = part  # One that was written late, after those of newer checkpoints, is none of its part.
-        return needed
+            if sequence >= self.deletable_up_to and (newer_part is None or part < newer_part):
+                sequences.add(sequence)
+                newer_part = part  # One that was written late, after those of newer checkpoints, is none of its part.
+        return sequences
 
 
 def histories(connection: Connection, now: int, history_ms: int) -> list[ChainHistory]:
@@ -102,10 +102,11 @@ def _read_history(connection: Connection, chain: int, now: int, history_ms: int)
     hint = checkpoint.decode_hint(names, chain, read_if_there(objects, keys.latest(chain)))
     listed = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
     number = max([hint.boundary, *(number for number in listed if number is not None)])
-    if missing := next((each for each in range(1, number) if each not in listed), None):
+    if missing_boundary := next((each for each in range(1, number) if each not in listed), None):
         msg = (
-            f"{names.boundary(chain, missing)} is missing, and a later one exists: a process that has slept may not "
-            "notice that entries are deleted. `txnstore recover` writes it again; until then a vacuum deletes nothing"
+            f"{names.boundary(chain, missing_boundary)} is missing, and a later one exists: a process that has slept "
+            "may not notice that entries are deleted. `txnstore recover` writes it again; until then a vacuum deletes "
+            "nothing"
         )
         raise CorruptionError(msg)
     last = read_boundary(objects, names, chain, number)
@@ -132,15 +133,15 @@ def delete_entries(
         The entries that are deleted, page by page.
     """
     objects, prefix, after = connection.objects, connection.keys.entries(history.chain), ""
-    while history.deletable:
+    while history.deletable_up_to:
         page = objects.list(prefix, after, _PAGE)
         numbers = [(item, keys.entry_sequence(item.key)) for item in page]
-        old = [(item, number) for item, number in numbers if number is not None and number <= history.deletable]
+        old = [(item, number) for item, number in numbers if number is not None and number <= history.deletable_up_to]
         garbage = [item for item, number in old if not in_use(history.chain, number)]
         if not dry_run and garbage:
-            delete(objects, garbage)
+            delete_objects(objects, garbage)
         yield garbage
-        if len(page) < _PAGE or (keys.entry_sequence(page[-1].key) or 0) > history.deletable:
+        if len(page) < _PAGE or (keys.entry_sequence(page[-1].key) or 0) > history.deletable_up_to:
             return
         after = page[-1].key
 

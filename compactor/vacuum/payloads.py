@@ -67,8 +67,8 @@ class OldPayloads:
     def has_live(self, chain: int, first: int, last: int) -> bool:
         """Whether batches name one of the entries from ``first`` to ``last``."""
         live = self.live[chain]
-        place = bisect_left(live, first)
-        return place < len(live) and live[place] <= last
+        index = bisect_left(live, first)
+        return index < len(live) and live[index] <= last
 
 
 def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callable[[State], int]) -> OldPayloads:
@@ -84,10 +84,10 @@ def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callabl
         if not state.released_entries:
             continue
         chain, limit, end = state.chain, limit_of(state), ends[state.chain]
-        old = [span for span in state.released_entries if span.at <= limit]
+        old_spans = [span for span in state.released_entries if span.at <= limit]
         # All of them first: an entry of an old span may have been released again since.
         payloads.young[chain] += [span for span in state.released_entries if span.at > limit]
-        for span in old:
+        for span in old_spans:
             numbers = range(max(span.first, end + 1), span.last + 1)
             staying = tuple(names.entry(chain, number) for number in numbers if not payloads.in_use(chain, number))
             is_free = not payloads.has_live(chain, span.first, span.last)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
-from txnstore.compactor.foreign import ForeignStore, choice
+from txnstore.compactor.foreign import ForeignStore, choice_advice
 from txnstore.compactor.repair.chain import ChainRepairs, Survey
 from txnstore.compactor.repair.plan import Loss
 from txnstore.compactor.repair.segments import lost_segments
@@ -38,7 +38,7 @@ class Unsound(NamedTuple):
         return f"{self.key}: {self.damage}"
 
 
-def unsound(connection: Connection) -> list[Unsound]:
+def find_damage(connection: Connection) -> list[Unsound]:
     """Find damaged boundaries and checkpoints, missing entries, and the first lost object with records.
 
     For each chain the requests of ``recover`` (its hint, a list, the checkpoints of the history, the boundaries), and
@@ -57,12 +57,12 @@ def unsound(connection: Connection) -> list[Unsound]:
 def _find_lost_object(connection: Connection, states: Sequence[State]) -> list[Unsound]:
     """Name the first missing or truncated object with records in use, and count the others; two looks must agree."""
 
-    def look(states: Sequence[State]) -> dict[str, Loss]:
+    def find_losses(states: Sequence[State]) -> dict[str, Loss]:
         return {loss.key: loss for loss in lost_segments(connection.objects, connection.keys, states)}
 
-    losses = look(states)
+    losses = find_losses(states)
     if losses:  # A compaction may have replaced them since the state was read, and a vacuum deleted them.
-        again = look(connection.view().states)
+        again = find_losses(connection.view().states)
         losses = {key: loss for key, loss in again.items() if key in losses}
     if not losses:
         return []
@@ -92,8 +92,8 @@ def _damage_in_survey(connection: Connection, state: State, survey: Survey) -> I
             yield Unsound(names.checkpoint_state(chain, number), "it cannot be read: it or its index is damaged")
     if survey.conflict:
         yield Unsound(keys.latest(chain), survey.conflict)
-    first = max((each.sequence for each in survey.boundaries.values() if each is not None), default=0)
-    yield from _first_gap(connection.objects, names, state, first)
+    boundary_entry = max((each.sequence for each in survey.boundaries.values() if each is not None), default=0)
+    yield from _first_gap(connection.objects, names, state, boundary_entry)
 
 
 def _first_gap(objects: ObjectStore, names: Keys, state: State, first: int) -> Iterator[Unsound]:
@@ -120,7 +120,7 @@ def check_sound(connection: Connection) -> None:
     Raises:
         UnsoundStoreError: Something is wrong.
     """
-    problems = unsound(connection)
+    problems = find_damage(connection)
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         msg = (
@@ -148,5 +148,6 @@ def describe_foreign(names: Keys, store_id: str, other: ForeignStore) -> str:
     written = f"{counted(other.objects, 'object')}, the newest of {instant(other.youngest_ms)}"
     return (
         f"{Keys(store_id).chains} belongs to another store ({written}), and segments that the store {names.store_id} "
-        f"does not name may be its own. `txnstore recover --dry-run` shows what each of them holds. {choice(store_id)}"
+        f"does not name may be its own. `txnstore recover --dry-run` shows what each of them holds. "
+        f"{choice_advice(store_id)}"
     )

@@ -16,7 +16,14 @@ from txnstore.chain.keys import Keys
 from txnstore.chain.traces import hints_of_others, no_document
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
 from txnstore.compactor.vacuum.checkpoints import OldCheckpoints, old_checkpoints, written_until
-from txnstore.compactor.vacuum.history import DEFAULT_HISTORY, ChainHistory, announce, delete, delete_entries, histories
+from txnstore.compactor.vacuum.history import (
+    DEFAULT_HISTORY,
+    ChainHistory,
+    announce,
+    delete_entries,
+    delete_objects,
+    histories,
+)
 from txnstore.compactor.vacuum.payloads import delete_payloads, old_payloads
 from txnstore.compactor.vacuum.soundness import check_no_others, check_sound
 from txnstore.connection import Connection
@@ -246,7 +253,7 @@ class _Vacuum:
         self._connection, self._grace_ms, self._dry_run = connection, grace_ms, dry_run
         self._now = connection.objects.now_ms()
         self._tally = _Tally()
-        self._in_use = NO_TABLES
+        self._tables_in_use = NO_TABLES
 
     def run(self, history_ms: int, *, expire: bool, force: bool, tables: bool) -> VacuumReport:
         """Vacuum the store; ``history_ms``: how long entries are kept; ``tables``: publish them first."""
@@ -257,12 +264,12 @@ class _Vacuum:
         if not dry_run:
             connection.chains.save_if_overdue()
         kept_tables = self._publish(tables=tables) if self._has_tables else ""
-        self._in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
+        self._tables_in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
         if not self._has_tables and any(
-            not each.dropped for cut in self._in_use.cuts[-1:] for each in cut.tables.values()
+            not each.dropped for cut in self._tables_in_use.cuts[-1:] for each in cut.tables.values()
         ):
             kept_tables = self._publish(tables=tables)  # The last table of the store ends.
-            self._in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
+            self._tables_in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
         segments = _segment_pages(connection.objects)
         first_page = next(segments)
         chain_histories = histories(connection, self._now, history_ms)
@@ -327,11 +334,11 @@ class _Vacuum:
         connection = self._connection
         try:
             for page in unused_objects(
-                connection, published_of(self._connection), self._in_use, self._now, self._grace_ms
+                connection, published_of(self._connection), self._tables_in_use, self._now, self._grace_ms
             ):
                 self._tally.delete_pages([page])
                 if not self._dry_run:
-                    delete(connection.objects, page)
+                    delete_objects(connection.objects, page)
         except (CorruptionError, InvalidConfigError) as error:
             return f"the objects of the tables are kept: {error}"
         return ""
@@ -353,7 +360,7 @@ class _Vacuum:
             return view, 0
         self._connection.check_writable(_READ_ONLY_CONSEQUENCE)
         _make_durable(self._connection, view, checkpoints.remaining, chain_histories)
-        delete(objects, leftovers)
+        delete_objects(objects, leftovers)
         return view, _sweep_temporary_files(objects, sweep_ms)
 
     def _delete_segments(self, view: View, pages: Iterable[list[ObjectInfo]]) -> _ObjectsInUse:
@@ -364,7 +371,7 @@ class _Vacuum:
             if number:  # The first page was listed before the view.
                 in_use.refresh(_view_after_lists(self._connection))
             garbage = _garbage_in_page(
-                self._connection, in_use, page, self._now, self._grace_ms, self._in_use, self._tally
+                self._connection, in_use, page, self._now, self._grace_ms, self._tables_in_use, self._tally
             )
             self._tally.delete(garbage if self._dry_run else _delete_announced(self._connection, garbage))
         return in_use
@@ -412,7 +419,7 @@ def _vacuum_foreign(connection: Connection, store_ids: Collection[str], *, dry_r
             raise StoreNotFoundError(msg)
         tally.delete_pages([page])
         if not dry_run:
-            delete(objects, page)
+            delete_objects(objects, page)
     report = tally.report(swept=0, announced=0, dry_run=dry_run)
     if not dry_run:
         _LOG.warning("chains of other stores deleted", extra={"stores": sorted(ids), "objects": report.objects})
@@ -540,14 +547,14 @@ def _garbage_in_page(
     By the storage's clock. Objects that tables may name are left out.
     """
     objects_in_use.long_removed.difference_update(item.key for item in page)
-    unnamed = [item for item in page if item.key.casefold() not in objects_in_use.keys]
+    unreferenced = [item for item in page if item.key.casefold() not in objects_in_use.keys]
     tally.listed += len(page)
-    tally.referenced += len(page) - len(unnamed)
-    old = [item for item in unnamed if item.modified_ms <= now - grace_ms]
-    removed = {item.key for item in old if item.key in objects_in_use.removals}
-    young = removed - _removed_before(connection, objects_in_use.view, removed, grace_ms)
-    young |= {key for key in removed if _is_in_tables(objects_in_use.view, in_use, key)}
-    return [item for item in old if item.key not in young]
+    tally.referenced += len(page) - len(unreferenced)
+    old_objects = [item for item in unreferenced if item.modified_ms <= now - grace_ms]
+    removed_keys = {item.key for item in old_objects if item.key in objects_in_use.removals}
+    young_keys = removed_keys - _removed_before(connection, objects_in_use.view, removed_keys, grace_ms)
+    young_keys |= {key for key in removed_keys if _is_in_tables(objects_in_use.view, in_use, key)}
+    return [item for item in old_objects if item.key not in young_keys]
 
 
 def _is_in_tables(view: View, in_use: TablesInUse, key: str) -> bool:
@@ -558,15 +565,15 @@ def _is_in_tables(view: View, in_use: TablesInUse, key: str) -> bool:
 
 def _removed_before(connection: Connection, view: View, keys: Collection[str], age_ms: int) -> set[str]:
     """Return the keys whose last removal is in an entry that is ``age_ms`` old by the storage's clock."""
-    old = set(keys)
+    old_keys = set(keys)
     for state in view.states:
         removed_keys = [key for key in keys if key in state.released or key in state.dropped]
         if removed_keys:
             limit = connection.chains.ages.newest_older_than(state, age_ms)
-            old.difference_update(
+            old_keys.difference_update(
                 key for key in removed_keys if max(state.released.get(key, 0), state.dropped.get(key, 0)) > limit
             )
-    return old
+    return old_keys
 
 
 def _delete_announced(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
@@ -574,10 +581,10 @@ def _delete_announced(connection: Connection, garbage: Sequence[ObjectInfo]) -> 
     deleted: list[ObjectInfo] = []
     for start in range(0, len(garbage), _KEYS_PER_ENTRY):
         chunk = garbage[start : start + _KEYS_PER_ENTRY]
-        allowed = set(connection.submit(DropObjects(tuple(item.key for item in chunk))))
-        free = [item for item in chunk if item.key in allowed]
-        delete(connection.objects, free)
-        deleted += free
+        allowed_keys = set(connection.submit(DropObjects(tuple(item.key for item in chunk))))
+        allowed_objects = [item for item in chunk if item.key in allowed_keys]
+        delete_objects(connection.objects, allowed_objects)
+        deleted += allowed_objects
     return deleted
 
 

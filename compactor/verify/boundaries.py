@@ -32,13 +32,13 @@ def read_boundaries(
             boundaries[number] = read_boundary(objects, names, chain, number)
         except CorruptionError:
             boundaries[number] = None
-    before, after = boundaries.get(last - 1), boundaries.get(last)
-    if before is not None and after is not None and after.sequence < before.sequence:
+    second_last, last_boundary = boundaries.get(last - 1), boundaries.get(last)
+    if second_last is not None and last_boundary is not None and last_boundary.sequence < second_last.sequence:
         boundaries[last] = None  # An older one in its place.
     return boundaries
 
 
-def without_checkpoint(boundaries: Mapping[int, BoundaryDocument | None], newest: int) -> list[int]:
+def boundaries_without_checkpoint(boundaries: Mapping[int, BoundaryDocument | None], newest: int) -> list[int]:
     """The numbers of boundaries that cannot be those of the chain: no checkpoint is as new as their entry.
 
     ``newest``: the number of the newest checkpoint; 0: there is none, so that nothing tells.

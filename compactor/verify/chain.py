@@ -16,7 +16,7 @@ from txnstore.chain.checkpoints.index import Edge
 from txnstore.chain.codec import Entry, reason
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
-from txnstore.compactor.verify.boundaries import read_boundaries, without_checkpoint
+from txnstore.compactor.verify.boundaries import boundaries_without_checkpoint, read_boundaries
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.invariants.common import Violation
@@ -84,59 +84,59 @@ class ChainVerifier:
     def __init__(
         self, objects: ObjectStore, pool: Executor, keys: Keys, chain: int, loaded: State | None, chains: int = 1
     ) -> None:
-        self._objects, self._pool, self._keys, self._chain, self._loaded = objects, pool, keys, chain, loaded
+        self._objects, self._pool, self._keys, self._chain, self._loaded_state = objects, pool, keys, chain, loaded
         self._label = f"chain {chain}, " if chains > 1 else ""
         self._findings = ChainFindings()
         #: The fold up to the last entry that was read; None after damage, until the next sound checkpoint.
         self._state: State | None = first_state(chain, chains)
         #: The hash of the last entry, which the next one must contain; None: it cannot be checked.
-        self._previous: str | None = ""
+        self._previous_hash: str | None = ""
         #: The states are checked at every entry whose number is a multiple of this.
         self._interval = 1
         #: The violations of states so far: one that persists is reported once.
         self._reported_states: set[str] = set()
         #: The keys of the index files that exist.
-        self._index: set[str] = set()
+        self._index_keys: set[str] = set()
         #: The newest checkpoint that could be read, and the logs at the ends of its index files: the next one shares
         #: most of them, and does not read them again.
-        self._newest_sound = 0
+        self._newest_sound_checkpoint = 0
         self._edges: list[Edge] = []
         #: The entry of the last boundary: entries up to it may have been deleted.
-        self._first = 0
+        self._boundary_entry = 0
         self._hint = checkpoint.NO_HINT
         #: The hashes of the entries that the hint names, by number, as far as they are not compared yet.
-        self._hinted: dict[int, str] = {}
+        self._hinted_hashes: dict[int, str] = {}
         #: The checkpoints that name missing index files, with the message: damage only if no newer one is sound.
-        self._incomplete: dict[int, str] = {}
+        self._incomplete_checkpoints: dict[int, str] = {}
 
     def run(self) -> ChainFindings:
         """Verify the chain."""
         # Entries are listed last: those of a boundary or a checkpoint that is written meanwhile would seem missing. The
         # hint is read first: it is written after the objects that it names.
         self._hint = checkpoint.decode_hint(self._keys, self._chain, read_if_there(self._objects, latest(self._chain)))
-        self._hinted = checkpoint.hinted_entries(self._hint)
+        self._hinted_hashes = checkpoint.hinted_entries(self._hint)
         boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
         checkpoints = self._list_checkpoints()
-        self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
+        self._boundary_entry = self._check_boundaries(boundaries, max(checkpoints, default=0))
         present = self._existing_entries()
-        loaded = self._loaded.sequence if self._loaded is not None else 0
-        indexed = (until for _, until in filter(None, map(index_range, self._index)))
+        loaded = self._loaded_state.sequence if self._loaded_state is not None else 0
+        indexed = (until for _, until in filter(None, map(index_range, self._index_keys)))
         last = max([loaded, *present, *checkpoints, *indexed], default=0)
-        self._interval = max(1, (last - self._first) // _MAX_STATE_CHECKS)
+        self._interval = max(1, (last - self._boundary_entry) // _MAX_STATE_CHECKS)
         self._report_missing(present, last)
-        if self._first:
-            self._state = self._previous = None
+        if self._boundary_entry:
+            self._state = self._previous_hash = None
             # Another vacuum may have deleted it: then the history begins with the next one.
-            if self._first in checkpoints:
-                self._check_checkpoint(self._first)
+            if self._boundary_entry in checkpoints:
+                self._check_checkpoint(self._boundary_entry)
         for sequence, data in self._read_entries(present, last):
             if data is None:
-                self._state = self._previous = None
+                self._state = self._previous_hash = None
             else:
                 self._check_entry(sequence, data)
             if sequence in checkpoints:
                 self._check_checkpoint(sequence)
-        self._check_end(max(last, self._first))
+        self._check_end(max(last, self._boundary_entry))
         self._report_incomplete()
         if self._state is None:
             self._report(
@@ -153,23 +153,27 @@ class ChainVerifier:
 
     def _check_boundaries(self, boundaries: dict[int, BoundaryDocument | None], newest: int) -> int:
         """Report lost boundaries, and return the entry of the last sound one (0 without one)."""
-        wrong = without_checkpoint(boundaries, newest)
+        wrong_numbers = boundaries_without_checkpoint(boundaries, newest)
         for number, document in boundaries.items():
             key = self._keys.boundary(self._chain, number)
             if document is None:
                 self._report("boundary_intact", key, "it is missing or damaged")
-            elif number in wrong:
+            elif number in wrong_numbers:
                 self._report("boundary_intact", key, f"no checkpoint is as new as its entry {document.sequence}")
-        sound = [each.sequence for number, each in boundaries.items() if each is not None and number not in wrong]
-        return max(sound, default=0)
+        sound_entries = [
+            each.sequence for number, each in boundaries.items() if each is not None and number not in wrong_numbers
+        ]
+        return max(sound_entries, default=0)
 
     def _check_entries_in_use(self, state: State) -> None:
         """Check the entries before the last boundary that are kept for segments in use."""
         segments = (
-            (batch.segment for _, log in sorted_items(state.partitions) for batch in log.batches) if self._first else ()
+            (batch.segment for _, log in sorted_items(state.partitions) for batch in log.batches)
+            if self._boundary_entry
+            else ()
         )
         inlined = {segment.object for segment in segments if segment.inlined}
-        in_use = sorted(key for key in inlined if entry_of(key) <= self._first)
+        in_use = sorted(key for key in inlined if entry_of(key) <= self._boundary_entry)
         for key, data in zip(in_use, self._pool.map(partial(read_if_there, self._objects), in_use), strict=True):
             if data is None:
                 continue  # Missing segments are reported, each with its place.
@@ -191,7 +195,7 @@ class ChainVerifier:
         hint = self._hint.sequence
         listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
         checkpoints = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
-        self._index = {key for key in listed if index_range(key) is not None}
+        self._index_keys = {key for key in listed if index_range(key) is not None}
         # A hint below a checkpoint may come from a writer that was paused until a vacuum had deleted what it names.
         if hint > max(checkpoints, default=0):
             message = f"it is missing, although {latest(self._chain)} names it"
@@ -206,7 +210,7 @@ class ChainVerifier:
         """
         present = self._list_entries()
         last = max(present, default=0)
-        if len(present) < last and any(number not in present for number in range(self._first + 1, last)):
+        if len(present) < last and any(number not in present for number in range(self._boundary_entry + 1, last)):
             present |= {number for number in self._list_entries() if number <= last}
         return present
 
@@ -216,31 +220,33 @@ class ChainVerifier:
 
     def _report_missing(self, present: set[int], last: int) -> None:
         """Report each run of missing entries once."""
-        first = None
-        for sequence in range(self._first + 1, last + 2):
-            missing = sequence <= last and sequence not in present
-            if missing and first is None:
-                first = sequence
-            elif not missing and first is not None:
-                until = f" and all up to entry {sequence - 1}" if sequence - 1 > first else ""
-                self._report("entry_present", self._keys.entry(self._chain, first), f"the entry{until} is missing")
-                first = None
+        first_missing = None
+        for sequence in range(self._boundary_entry + 1, last + 2):
+            is_missing = sequence <= last and sequence not in present
+            if is_missing and first_missing is None:
+                first_missing = sequence
+            elif not is_missing and first_missing is not None:
+                until = f" and all up to entry {sequence - 1}" if sequence - 1 > first_missing else ""
+                self._report(
+                    "entry_present", self._keys.entry(self._chain, first_missing), f"the entry{until} is missing"
+                )
+                first_missing = None
 
     def _check_end(self, last: int) -> None:
         """Check that the chain does not end before an entry that was there when its hint was written.
 
         Entries may have been deleted up to that of the last boundary only. What followed ``last`` is not known.
         """
-        newest = max(self._hint.sequence, self._hint.head)
-        if newest > last:
-            until = f" and all up to entry {newest}" if newest - 1 > last else ""
-            message = f"the entry{until} is missing, although {latest(self._chain)} names entry {newest}"
+        newest_named = max(self._hint.sequence, self._hint.head)
+        if newest_named > last:
+            until = f" and all up to entry {newest_named}" if newest_named - 1 > last else ""
+            message = f"the entry{until} is missing, although {latest(self._chain)} names entry {newest_named}"
             self._report("entry_present", self._keys.entry(self._chain, last + 1), message)
             self._state = None
 
     def _compare_with_hint(self, sequence: int, digest: str) -> None:
         """Compare the hash of an entry, read or from a checkpoint, with the hash that the hint records."""
-        expected = self._hinted.pop(sequence, digest)
+        expected = self._hinted_hashes.pop(sequence, digest)
         if expected != digest:
             entry = self._keys.entry(self._chain, sequence)
             message = f"it names {entry} with the hash {expected}, and that has {digest}: it is of another history"
@@ -249,9 +255,9 @@ class ChainVerifier:
     def _read_entries(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield the entries after the last boundary up to `last` in order, downloaded ahead; None for a missing one."""
         pending: deque[tuple[int, Future[bytes] | None]] = deque()
-        following = iter(range(self._first + 1, last + 1))
+        unread = iter(range(self._boundary_entry + 1, last + 1))
         while True:
-            while len(pending) < _WINDOW and (sequence := next(following, None)) is not None:
+            while len(pending) < _WINDOW and (sequence := next(unread, None)) is not None:
                 key = self._keys.entry(self._chain, sequence)
                 pending.append((sequence, self._pool.submit(self._objects.get, key) if sequence in present else None))
             if not pending:
@@ -275,13 +281,17 @@ class ChainVerifier:
     def _check_entry(self, sequence: int, data: bytes) -> None:
         """Decode an entry, check that it contains the hash of the one before it, and fold it."""
         key, digest = self._keys.entry(self._chain, sequence), entry_hash(data)
-        if self._loaded is not None and sequence == self._loaded.sequence and digest != self._loaded.entry_hash:
+        if (
+            self._loaded_state is not None
+            and sequence == self._loaded_state.sequence
+            and digest != self._loaded_state.entry_hash
+        ):
             self._report("history_unchanged", key, "its bytes differ from those that this process has read before")
         try:
             entry = decode_entry(key, data)
         except (CorruptionError, UnsupportedFormatError) as error:
             self._report("entry_intact", key, str(error))
-            self._state = self._previous = None
+            self._state = self._previous_hash = None
             return
         self._compare_with_hint(sequence, digest)
         self._check_payload(key, entry, data)
@@ -290,13 +300,13 @@ class ChainVerifier:
         if entry.sequence != sequence:
             self._report("entry_intact", key, f"it contains entry {entry.sequence}")
             self._state = None
-        elif self._previous is not None and entry.previous != self._previous:
+        elif self._previous_hash is not None and entry.previous != self._previous_hash:
             before = self._keys.entry(self._chain, sequence - 1)
-            self._report("hash_chain", before, f"its hash is {self._previous}; {key} expects {entry.previous}")
+            self._report("hash_chain", before, f"its hash is {self._previous_hash}; {key} expects {entry.previous}")
             self._state = None
         if self._state is not None:
             self._fold(key, entry, digest, self._state)
-        self._previous = digest
+        self._previous_hash = digest
 
     def _check_principals(self, key: str, entry: Entry, counts: list[int]) -> None:
         """Check that the entry names a principal for each event. No state depends on these names."""
@@ -354,14 +364,16 @@ class ChainVerifier:
             self._compare_with_hint(sequence, saved.state.entry_hash)  # Its entry may have been deleted.
             self._check_against_fold(key, saved.state)
         except (ObjectNotFoundError, CorruptionError) as error:
-            named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
-            missing = [name for name in named or () if name not in self._index]
-            if missing:
-                self._incomplete[sequence] = f"it cannot be read: {missing[0]} is missing, which it names"
+            named_files = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
+            missing_files = [name for name in named_files or () if name not in self._index_keys]
+            if missing_files:
+                self._incomplete_checkpoints[sequence] = (
+                    f"it cannot be read: {missing_files[0]} is missing, which it names"
+                )
             else:
                 self._report("checkpoint_intact", key, f"it cannot be read: {error}")
             return
-        self._newest_sound, self._edges = sequence, saved.edges
+        self._newest_sound_checkpoint, self._edges = sequence, saved.edges
 
     def _check_against_fold(self, key: str, saved: State) -> None:
         """Report the fields in which a checkpoint differs from the folded state.
@@ -374,7 +386,7 @@ class ChainVerifier:
         """
         if self._state is None:
             checkpoint.decode_all(saved)
-            self._state, self._previous = saved, saved.entry_hash
+            self._state, self._previous_hash = saved, saved.entry_hash
             return
         if _are_equal(saved, self._state):
             self._state = saved
@@ -389,8 +401,8 @@ class ChainVerifier:
         A writer that was paused can complete a checkpoint whose index files a vacuum has deleted. There is a
         newer checkpoint then, so this is not damage.
         """
-        for sequence, message in self._incomplete.items():
-            if sequence > self._newest_sound:
+        for sequence, message in self._incomplete_checkpoints.items():
+            if sequence > self._newest_sound_checkpoint:
                 self._report("checkpoint_intact", self._keys.checkpoint_state(self._chain, sequence), message)
 
 
@@ -416,15 +428,21 @@ def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> li
     offsets = set(event.removed)
     removed = [batch for batch in partition.batches if batch.base_offset in offsets]
     violations = []
-    cleaned = event.clean_until is not None
+    is_clean = event.clean_until is not None
     # A clean may go above the last stable offset, around what is open: ``undecided_data_is_kept`` checks that.
-    if removed and removed[-1].limit > partition.last_stable_offset and not cleaned:
+    if removed and removed[-1].limit > partition.last_stable_offset and not is_clean:
         message = f"{key} replaced offsets up to {removed[-1].limit}, above {partition.last_stable_offset}"
         violations.append(Violation("compaction_below_lso", message, str(tp)))
-    before = sum(batch.records for batch in removed if not is_aborted(batch))
-    after = sum(batch.records for batch in event.added)
-    if len(removed) != len(offsets) or after > before or (after < before and not cleaned):
-        message = f"{key} replaced {len(offsets)} batches of {before} committed records by {after} records"
+    records_before = sum(batch.records for batch in removed if not is_aborted(batch))
+    records_after = sum(batch.records for batch in event.added)
+    if (
+        len(removed) != len(offsets)
+        or records_after > records_before
+        or (records_after < records_before and not is_clean)
+    ):
+        message = (
+            f"{key} replaced {len(offsets)} batches of {records_before} committed records by {records_after} records"
+        )
         violations.append(Violation("compaction_keeps_records", message, str(tp)))
     return violations
 
@@ -450,15 +468,18 @@ def sums_violations(
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     is_aborted, offsets = aborted_batches(partition), set(event.removed)
-    read = [batch for batch in partition.batches if batch.base_offset in offsets and not is_aborted(batch)]
+    read_batches = [batch for batch in partition.batches if batch.base_offset in offsets and not is_aborted(batch)]
     problem = sums_problem(event.added, event.sums, merge=event.clean_until is None)
     # Of a batch that the log start cuts, only the rest is read.
-    if problem is None and not any(batch.base_offset < partition.log_start for batch in read):
-        records, before = sum(batch.records for batch in read), [recorded.get(rows_of(batch)) for batch in read]
+    if problem is None and not any(batch.base_offset < partition.log_start for batch in read_batches):
+        records, earlier_sums = (
+            sum(batch.records for batch in read_batches),
+            [recorded.get(rows_of(batch)) for batch in read_batches],
+        )
         if records != event.sums.read.records:
             problem = f"it read {event.sums.read} from batches of {records} records"
-        elif None not in before and add_up(filter(None, before)) != event.sums.read:
-            problem = f"it read {event.sums.read}, where earlier compactions wrote {add_up(filter(None, before))}"
+        elif None not in earlier_sums and add_up(filter(None, earlier_sums)) != event.sums.read:
+            problem = f"it read {event.sums.read}, where earlier compactions wrote {add_up(filter(None, earlier_sums))}"
     recorded.update((rows_of(batch), sums) for batch, sums in zip(event.added, event.sums.added, strict=False))
     return [Violation("compaction_conserves_sums", f"{key}: {problem}", str(tp))] if problem is not None else []
 

@@ -69,21 +69,21 @@ def verify_segments(
     """
     findings = SegmentFindings()
     sizes = {**payloads, **{item.key: item.size for item in objects.list(keys.TOPICS)}}
-    intact = [
+    intact_batches = [
         (part, topic, sums.get((part.batch.segment.key, part.rows.start)))
         for state in states
-        for part, topic in _listed_as_recorded(findings, state, topics, sizes)
+        for part, topic in _intact_batches(findings, state, topics, sizes)
     ]
     if deep is not None:
-        segments = _group_by_segment(intact)
+        segments = _group_by_segment(intact_batches)
         for _, violations in deep.run((None, job) for job in _reading_jobs(segments)):
             findings.violations += violations()
-        findings.contents = len(intact)
+        findings.contents = len(intact_batches)
         findings.bytes_read = sum(map(_segment_size, segments))
     return findings
 
 
-def _listed_as_recorded(
+def _intact_batches(
     findings: SegmentFindings, state: State, topics: Mapping[str, CatalogTopic], sizes: Mapping[str, int]
 ) -> Iterator[tuple[Slice, CatalogTopic]]:
     """Compare the segments of a chain with the listing; yield those that agree, with their topics."""
@@ -255,10 +255,10 @@ class _Content:
         self._summary, self._sums = _ContentSummary(), Sums()
         self._damage: Exception | None = None
 
-    def add(self, rows: pa.Table, at: int) -> None:
-        """Add rows, beginning with row ``at`` of the segment."""
+    def add(self, rows: pa.Table, start_row: int) -> None:
+        """Add rows, beginning with row ``start_row`` of the segment."""
         try:
-            table = evaluate(self._readable_columns, rows, [Run(self.part, rows.num_rows, at)])
+            table = evaluate(self._readable_columns, rows, [Run(self.part, rows.num_rows, start_row)])
             self._summary.add(table)
             if self._expected is not None:
                 self._sums += sums_of(table)

@@ -94,30 +94,32 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
         UnsupportedFormatError: A newer txnstore has written to it, which this one cannot follow.
         StorageError: The storage does not answer.
     """
-    names, count, identity = _verify_identity(connection)
+    names, count, identity_violations = _verify_identity(connection)
     loaded = _known_states(connection, names)
-    identity += _verify_lists(connection) if not identity else []
+    if not identity_violations:
+        identity_violations += _verify_lists(connection)
     chains = [
         ChainVerifier(connection.objects, connection.pool, names, number, loaded.get(number), count).run()
         for number in range(count)
     ]
     states = [chain.state for chain in chains if chain.state is not None]
-    identity += _verify_catalog(connection, names) if not (identity or chains[CATALOG].entries) else []
-    in_chains = [violation for chain in chains for violation in chain.violations]
-    together = 1 < count == len(states) and not identity
-    across = _verify_across(connection, damaged=bool(in_chains)) if together else []
+    if not (identity_violations or chains[CATALOG].entries):
+        identity_violations += _verify_catalog(connection, names)
+    chain_violations = [violation for chain in chains for violation in chain.violations]
+    is_cut_checked = 1 < count == len(states) and not identity_violations
+    cut_violations = _verify_across(connection, damaged=bool(chain_violations)) if is_cut_checked else []
     catalog = chains[CATALOG].state
     topics = catalog.topics if catalog is not None else {}
-    schemas = _verify_schemas(topics.values())
+    schema_violations = _verify_schemas(topics.values())
     segments = SegmentFindings()
     if states:
         sums = {key: item for chain in chains for key, item in chain.sums.items()}
         engine = engine if engine is not None else LocalEngine(connection)
         payloads = {key: size for chain in chains for key, size in chain.payloads.items()}
         segments = verify_segments(connection.objects, states, topics, sums, payloads, engine if deep else None)
-    violations = (*identity, *in_chains, *across, *schemas, *segments.violations)
+    violations = (*identity_violations, *chain_violations, *cut_violations, *schema_violations, *segments.violations)
     entries, checkpoints = sum(chain.entries for chain in chains), sum(chain.checkpoints for chain in chains)
-    checked = {
+    counts = {
         "stores": 1,
         "chains": count,
         "entries": entries,
@@ -125,7 +127,7 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
         "steps": sum(chain.steps for chain in chains),
         "compactions": sum(chain.compactions for chain in chains),
         "checkpoints": checkpoints,
-        "views": int(together),
+        "views": int(is_cut_checked),
         "topics": len(topics),
         "segments": segments.segments,
         "contents": segments.contents,
@@ -139,7 +141,7 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
         bytes_read=sum(chain.bytes_read for chain in chains) + segments.bytes_read,
         deep=deep,
         foreign=foreign_chains(connection.objects, names),
-        rules=rule_reports(checked, violations),
+        rules=rule_reports(counts, violations),
     )
 
 

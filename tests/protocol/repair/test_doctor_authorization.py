@@ -107,7 +107,7 @@ def test_a_store_without_an_administrator_is_bad() -> None:
     acl = Acl(ALICE, "ALLOW", "ALTER", "CLUSTER", CLUSTER)
     for rules, expected in [([acl], False), ([acl, replace(acl, permission="DENY")], True), ([], True)]:
         authorization = Authorization("declared", acls=Map(dict.fromkeys(rules)))
-        found = {item.name: item.severity for item in _role_findings(authorization, rules, overdue=False)}
+        found = {item.name: item.severity for item in _role_findings(authorization, rules, lacks_checkpoint=False)}
         assert ("administrators" in found) is expected
         assert found.get("administrators", Severity.BAD) is Severity.BAD
 
