@@ -235,10 +235,14 @@ class _Check:
 
     def _check_copies(self, view: View, topic: CatalogTopic, files: TableFiles) -> None:
         """Compare the rows of each copy with those of the topic in the same range of offsets."""
-        own = self._location.of(keys.TABLES)
+        tables_location = self._location.of(keys.TABLES)
         columns = Columns.of_segments(topic, Layout.MERGED)
         for file in files.data.values():
-            data = read(self._connection.objects, self._location.key(file.path)) if file.path.startswith(own) else None
+            data = (
+                read(self._connection.objects, self._location.key(file.path))
+                if file.path.startswith(tables_location)
+                else None
+            )
             if data is None:
                 continue  # A segment, or it was reported as missing.
             expected = self._expected_sums(view, TopicPartition(topic.name, file.partition), file, columns)

@@ -109,7 +109,7 @@ def plan_partition(
     """
     log_start = bounds.log_start
     # A clean removes rows of small batches, too, of which the chain keeps no trace.
-    cleaned = bounds.clean_until if bounds.clean_until != old_bounds.clean_until else 0
+    cleaned_until = bounds.clean_until if bounds.clean_until != old_bounds.clean_until else 0
     all_slices = list(slices)
     direct_files: dict[str, tuple[DataFile, Slice]] = {}
     to_copy: list[Slice] = []
@@ -126,9 +126,9 @@ def plan_partition(
         file
         for file in retained
         if file.path in direct_files
-        or (file.first >= max(cleaned, log_start) and _is_tail_of(file, to_copy, direct_ranges, location))
+        or (file.first >= max(cleaned_until, log_start) and _is_tail_of(file, to_copy, direct_ranges, location))
     ]
-    table_end = _end_of_table(all_slices, files, max((file.last + 1 for file in files), default=0), bounds)
+    table_end = _end_of_table_rows(all_slices, files, max((file.last + 1 for file in files), default=0), bounds)
     kept_paths = {file.path for file in unchanged}
     added = [each for path, each in direct_files.items() if path not in kept_paths]
     outdated = [file for file in retained if file.path not in kept_paths]
@@ -155,24 +155,24 @@ def plan_partition(
     )
 
 
-def _end_of_table(slices: Sequence[Slice], files: Iterable[DataFile], end_of_files: int, bounds: Bounds) -> int:
+def _end_of_table_rows(slices: Sequence[Slice], files: Iterable[DataFile], end_of_files: int, bounds: Bounds) -> int:
     """The offset below which files have all rows: ``end_of_files``, or the end of the slice around it.
 
     A compaction may join the table's last rows with offsets of aborted records: the slice has no new rows if the files
     have as many rows as it. The rows of a slice that the log start or a clean has cut are not known.
     """
-    at = bisect_left(slices, end_of_files, key=lambda part: part.start) - 1
-    if at < 0 or slices[at].limit <= end_of_files or bounds.clean_until:
+    index = bisect_left(slices, end_of_files, key=lambda part: part.start) - 1
+    if index < 0 or slices[index].limit <= end_of_files or bounds.clean_until:
         return end_of_files
-    slice_end, records = slices[at].limit, 0
+    slice_end, records = slices[index].limit, 0
     descending = sorted(files, key=lambda file: file.first, reverse=True)
-    while at >= 0 and slices[at].whole and slices[at].batch.base_offset >= bounds.log_start:
-        first = slices[at].batch.base_offset
-        records += slices[at].batch.records
-        files_inside = [file for file in descending if file.last >= first]
-        if not files_inside or files_inside[-1].first >= first:
+    while index >= 0 and slices[index].whole and slices[index].batch.base_offset >= bounds.log_start:
+        first_offset = slices[index].batch.base_offset
+        records += slices[index].batch.records
+        files_inside = [file for file in descending if file.last >= first_offset]
+        if not files_inside or files_inside[-1].first >= first_offset:
             return slice_end if records == sum(file.rows for file in files_inside) else end_of_files
-        at -= 1
+        index -= 1
     return end_of_files
 
 
@@ -187,16 +187,16 @@ def _is_tail_of(
     file: DataFile, to_copy: Sequence[Slice], direct_ranges: Sequence[tuple[int, int]], location: Callable[[str], str]
 ) -> bool:
     """Whether a file is a tail whose rows no direct file has."""
-    if not file.path.startswith(location(TABLES)) or _overlaps(direct_ranges, file.first, file.last):
+    if not file.path.startswith(location(TABLES)) or _overlaps_range(direct_ranges, file.first, file.last):
         return False
-    at = bisect_right(to_copy, file.last, key=lambda part: part.start) - 1
-    return at >= 0 and to_copy[at].limit > file.first
+    index = bisect_right(to_copy, file.last, key=lambda part: part.start) - 1
+    return index >= 0 and to_copy[index].limit > file.first
 
 
-def _overlaps(ranges: Sequence[tuple[int, int]], first: int, last: int) -> bool:
+def _overlaps_range(ranges: Sequence[tuple[int, int]], first: int, last: int) -> bool:
     """Whether one of ascending ranges has an offset from ``first`` to ``last``."""
-    at = bisect_right(ranges, last, key=lambda each: each[0]) - 1
-    return at >= 0 and ranges[at][1] >= first
+    index = bisect_right(ranges, last, key=lambda each: each[0]) - 1
+    return index >= 0 and ranges[index][1] >= first
 
 
 def _plan_tails(
@@ -215,28 +215,28 @@ def _plan_tails(
 
     def pieces() -> Iterator[Slice]:
         for part in to_copy:
-            for uncovered in _outside(part, ranges):
-                for piece in _split_at(uncovered, table_end):
-                    yield from [piece] if piece.start >= table_end else _inside(piece, outdated_ranges)
+            for uncovered in _parts_outside(part, ranges):
+                for piece in _split_slice(uncovered, table_end):
+                    yield from [piece] if piece.start >= table_end else _parts_inside(piece, outdated_ranges)
 
     return [Tail(partition, tuple(group)) for _, group in groupby(pieces(), key=group_key)]
 
 
-def _inside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
+def _parts_inside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
     """The parts of a slice inside of ascending ranges of offsets."""
-    at = max(0, bisect_right(ranges, part.start, key=lambda each: each[0]) - 1)
-    for first, last in ranges[at:]:
+    index = max(0, bisect_right(ranges, part.start, key=lambda each: each[0]) - 1)
+    for first, last in ranges[index:]:
         if first >= part.limit:
             break
         if last >= part.start:
             yield part.between(max(first, part.start), min(last + 1, part.limit))
 
 
-def _outside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
+def _parts_outside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
     """The parts of a slice outside of ascending ranges of offsets."""
     start = part.start
-    at = max(0, bisect_right(ranges, start, key=lambda each: each[0]) - 1)
-    for first, last in ranges[at:]:
+    index = max(0, bisect_right(ranges, start, key=lambda each: each[0]) - 1)
+    for first, last in ranges[index:]:
         if first >= part.limit:
             break
         if last < start:
@@ -248,10 +248,10 @@ def _outside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
         yield part.between(start, part.limit)
 
 
-def _split_at(part: Slice, at: int) -> Iterator[Slice]:
-    if part.start < at < part.limit:
-        yield part.between(part.start, at)
-        yield part.between(at, part.limit)
+def _split_slice(part: Slice, offset: int) -> Iterator[Slice]:
+    if part.start < offset < part.limit:
+        yield part.between(part.start, offset)
+        yield part.between(offset, part.limit)
     else:
         yield part
 

@@ -125,20 +125,20 @@ class Publisher:
         #: The time of the last look for a newer cut, in ms of the uptime.
         self._refreshed_at = 0
         #: The number of the last cut whose versions are all copied, as far as this publisher knows.
-        self._completed = 0
+        self._completed_cut_number = 0
         #: The id of the publication whose entries were last compared with those of the chains.
         self._checked_publication = ""
         #: The time of the last check of the names of all tables, in ms of the uptime: a slow publisher may set a hint
         #: back, and an engine may write a version. None: never.
         self._names_checked_at: int | None = None
         #: The tables by topic, as of any cut: one whose key is not that of the newest cut is out of date.
-        self._states: dict[str, TableState] = {}
+        self._table_states: dict[str, TableState] = {}
         #: The topics whose newest version is hidden by one that others have written, under its name or the next one.
         self._hidden_topics: set[str] = set()
         #: The dropped tables whose objects a vacuum has deleted: the next cut leaves them out.
         self._swept_topics: set[str] = set()
         #: The keys of versions that others have written, and that no report has named yet.
-        self._foreign: list[str] = []
+        self._foreign_versions: list[str] = []
         #: The errors of tables that the current attempt cannot publish, by topic.
         self._failures: dict[str, TxnStoreError] = {}
 
@@ -159,7 +159,7 @@ class Publisher:
                 self._failures = {}
                 report = self._publish(tail_bytes, rebuild)
                 if report is not None and self._hidden_topics <= self._failures.keys():
-                    foreign, self._foreign = tuple(self._foreign), []
+                    foreign, self._foreign_versions = tuple(self._foreign_versions), []
                     self._report_failures(on_error)
                     return replace(report, foreign=foreign)
                 connection.runtime.backoff(attempt)
@@ -173,11 +173,11 @@ class Publisher:
             failure = type(error)(f"the table of topic {topic!r} is not published, and stays as it was: {error}")
             failure.__cause__ = error
             errors.append(failure)
-        together = joined(errors, "tables are not published")
-        if together is not None:
+        combined_error = joined(errors, "tables are not published")
+        if combined_error is not None:
             if on_error is None:
-                raise together
-            on_error(together)
+                raise combined_error
+            on_error(combined_error)
 
     def _attempt(self, topic: str, call: Callable[[], T]) -> T | None:
         """Call for one topic; record a failure that concerns only its table, and return None."""
@@ -203,13 +203,13 @@ class Publisher:
         connection, began = self._connection, self._connection.runtime.uptime()
         published = published_of(self._connection)
         # After a long sleep, the cuts that follow the known one may be deleted.
-        known_cut = self._still_known_cut(published) if began - self._refreshed_at < _MAX_PUBLICATION_MS else None
+        known_cut = self._confirm_known_cut(published) if began - self._refreshed_at < _MAX_PUBLICATION_MS else None
         cut = self._cut = published.newest(known_cut)
         self._refreshed_at = began
         checks_names = self._names_checked_at is None or began - self._names_checked_at >= _MAX_PUBLICATION_MS
         if cut is not None and checks_names:
-            self._find_foreign(cut)
-        if cut is not None and (checks_names or cut.number != self._completed):
+            self._find_foreign_versions(cut)
+        if cut is not None and (checks_names or cut.number != self._completed_cut_number):
             self._complete(cut)
         if checks_names:
             self._names_checked_at = began
@@ -233,19 +233,7 @@ class Publisher:
         ):
             return self._report(cut, {})
         self._swept_topics.difference_update(versions)
-        current = {**old_tables, **{topic: version.table for topic, version in versions.items()}}
-        document = CutDocument(
-            store_id=connection.store_id,
-            number=cut.number + 1 if cut is not None else 1,
-            publication_id=connection.runtime.new_id(),
-            heads=[state.sequence for state in view.states],
-            hashes=[state.entry_hash for state in view.states],
-            timestamp=view.timestamp,
-            tables={
-                name: table for name, table in current.items() if not (table.dropped and name in self._swept_topics)
-            },
-            changed=sorted(versions),
-        )
+        document = self._next_cut(cut, view, versions)
         # The entries must be as durable as the cut: another process may have written them, and failed to flush them.
         make_durable(connection.objects, _newest_entries(connection, view))
         if connection.runtime.uptime() - began > _MAX_PUBLICATION_MS:
@@ -257,7 +245,7 @@ class Publisher:
         self._hidden_topics.difference_update(versions)
         self._swept_topics.clear()
         self._report_skipped_versions(old_tables, versions)
-        self._states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
+        self._table_states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
         self._complete(document, {topic: version.data for topic, version in versions.items()})
         report = self._report(document, versions)
         extra = {"cut": report.cut, "tables": len(report.changes)}
@@ -265,8 +253,24 @@ class Publisher:
             _LOG.info("tables published", extra=extra)
         return report
 
-    def _still_known_cut(self, published: Published) -> CutDocument | None:
-        """The newest known cut if it still exists; None if the tables were deleted, and must be rebuilt.
+    def _next_cut(self, cut: CutDocument | None, view: View, versions: Mapping[str, Version]) -> CutDocument:
+        """The cut after the newest one: all tables as of a view, without dropped ones that a vacuum has deleted."""
+        tables = {**(cut.tables if cut is not None else {}), **{name: each.table for name, each in versions.items()}}
+        return CutDocument(
+            store_id=self._connection.store_id,
+            number=cut.number + 1 if cut is not None else 1,
+            publication_id=self._connection.runtime.new_id(),
+            heads=[state.sequence for state in view.states],
+            hashes=[state.entry_hash for state in view.states],
+            timestamp=view.timestamp,
+            tables={
+                name: table for name, table in tables.items() if not (table.dropped and name in self._swept_topics)
+            },
+            changed=sorted(versions),
+        )
+
+    def _confirm_known_cut(self, published: Published) -> CutDocument | None:
+        """The newest known cut if it still exists. None if the tables were deleted: forgets what it knows of them then.
 
         Costs a GET. Without it a publisher would continue after the deletion from tables that no longer exist.
         """
@@ -275,8 +279,8 @@ class Publisher:
         stored = published.cut(self._cut.number)
         if stored is not None and stored.publication_id == self._cut.publication_id:
             return self._cut
-        self._completed = 0
-        self._states.clear()
+        self._completed_cut_number = 0
+        self._table_states.clear()
         self._hidden_topics.clear()
         self._swept_topics.clear()
         return None
@@ -303,25 +307,37 @@ class Publisher:
         works: list[TableWork] = []
         for name, topic in topics.items():
             plan = partial(self._plan_work, published, view, topic, old_tables.get(name), rebuild=name in rebuild)
-            work_or_none = self._attempt(name, plan)
-            works += [work_or_none] if work_or_none is not None else []
+            if (work := self._attempt(name, plan)) is not None:
+                works.append(work)
         _check_copied_bytes(works, tail_bytes)
         now = self._connection.runtime.clock()
         versions: dict[str, Version] = {}
         for work in works:
-            table = old_tables.get(work.topic.name)
-            overdue = table is not None and table.replaced is not None and table.replaced < now - HISTORY_MS
-            forced = work.topic.name in self._hidden_topics or overdue
-            if work.has_changes or forced:
-                version = self._attempt(work.topic.name, partial(self._write_version, work, table, now, forced=forced))
-                if version is not None:
-                    versions[work.topic.name] = version
+            name = work.topic.name
+            table = old_tables.get(name)
+            is_history_overdue = table is not None and table.replaced is not None and table.replaced < now - HISTORY_MS
+            needs_new_version = name in self._hidden_topics or is_history_overdue
+            if work.has_changes or needs_new_version:
+                write = partial(self._write_version, work, table, now, forced=needs_new_version)
+                if (version := self._attempt(name, write)) is not None:
+                    versions[name] = version
+        return versions | self._write_dropped_versions(published, topics, old_tables, now)
+
+    def _write_dropped_versions(
+        self,
+        published: Published,
+        topics: Mapping[str, CatalogTopic],
+        old_tables: Mapping[str, PublishedTable],
+        now: int,
+    ) -> dict[str, Version]:
+        """Write the last versions of tables whose topics have none any more; skip those that fail."""
+        versions: dict[str, Version] = {}
         for name, table in old_tables.items():
             # A table that cannot be published must not show the rows of a deleted topic of the same name.
-            is_ended = name not in topics or (name in self._failures and topics[name].topic_id != table.topic_id)
-            if is_ended and (not table.dropped or name in self._hidden_topics):
-                version = self._attempt(name, partial(self._write_dropped_version, published, name, table, now))
-                if version is not None:
+            has_ended = name not in topics or (name in self._failures and topics[name].topic_id != table.topic_id)
+            if has_ended and (not table.dropped or name in self._hidden_topics):
+                write = partial(self._write_dropped_version, published, name, table, now)
+                if (version := self._attempt(name, write)) is not None:
                     versions[name] = version
         return versions
 
@@ -335,7 +351,7 @@ class Publisher:
     ) -> TableWork:
         """Plan the work for a table; ``table`` is its entry in the newest cut."""
         while True:
-            was_known = topic.name in self._states
+            was_known = topic.name in self._table_states
             state = self._known_state(published, topic, table) if not rebuild else None
             work = TableWork(self._connection, view, topic, state, table)
             hint = keys.table_hint(topic.name)
@@ -344,7 +360,7 @@ class Publisher:
                 or read(self._connection.objects, hint) is not None
             ):
                 return work
-            del self._states[topic.name]  # An engine may have dropped the table, and its manifests with it.
+            del self._table_states[topic.name]  # An engine may have dropped the table, and its manifests with it.
 
     def _known_state(
         self, published: Published, topic: CatalogTopic, table: PublishedTable | None
@@ -355,13 +371,13 @@ class Publisher:
         """
         if table is None or table.dropped or table.topic_id != topic.topic_id:
             return None
-        state = self._states.get(topic.name)
+        state = self._table_states.get(topic.name)
         if state is None or state.key != table.metadata:
             try:
                 state = published.table_state(table)
                 if state.metadata.location != self._location.of(keys.table(topic.name).rstrip("/")):
                     return None  # The store was moved: only the location of the table shows it, if it has no files.
-                self._states[topic.name] = state
+                self._table_states[topic.name] = state
             except CorruptionError as error:
                 extra = {"topic": topic.name, "error": str(error)}
                 _LOG.warning("table is damaged, and is rebuilt: %s", error, extra=extra)
@@ -383,9 +399,9 @@ class Publisher:
         Only after the decision: until then they may be of a publisher that decides before this one.
         """
         for topic, version in versions.items():
-            last = old_tables[topic].number if topic in old_tables else 0
-            for number in range(last + 1, version.table.number):
-                self._add_foreign(keys.table_version(topic, number))
+            last_number = old_tables[topic].number if topic in old_tables else 0
+            for number in range(last_number + 1, version.table.number):
+                self._add_foreign_version(keys.table_version(topic, number))
 
     def _write_dropped_version(self, published: Published, name: str, table: PublishedTable, now: int) -> Version:
         """Write the last version of a table, without snapshots: engines that still know it see no rows."""
@@ -424,7 +440,7 @@ class Publisher:
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
             self._connection.objects.put(keys.LATEST_CUT, encode(hint))
         if not self._failures:  # Else the next publication copies the rest.
-            self._completed = cut.number
+            self._completed_cut_number = cut.number
 
     def _complete_table(self, cut: CutDocument, topic: str) -> None:
         """Copy the version of a table to its name unless its hint shows that it is copied."""
@@ -436,7 +452,7 @@ class Publisher:
             data = published_of(self._connection).metadata(table)
         except CorruptionError as error:  # The table is rebuilt, under a later number.
             _LOG.warning("version of a table not copied: %s", error, extra={"topic": topic, "error": str(error)})
-            self._states.pop(topic, None)
+            self._table_states.pop(topic, None)
             self._hidden_topics.add(topic)
             return
         self._copy_version(topic, table, data)
@@ -447,41 +463,41 @@ class Publisher:
         for future in [pool.submit(self._attempt, topic, partial(work, topic)) for topic in topics]:
             future.result()
 
-    def _find_foreign(self, cut: CutDocument) -> None:
+    def _find_foreign_versions(self, cut: CutDocument) -> None:
         """Look for versions that others have written, under the name of the cut's version or the next one.
 
         Two GETs for each table. Also finds dropped tables whose objects a vacuum has deleted.
         """
         objects = self._connection.objects
 
-        def find(topic: str) -> None:
+        def find_in_table(topic: str) -> None:
             """Note whether a table was swept, or has versions that txnstore has not written."""
             table = cut.tables[topic]
-            own = read(objects, keys.table_version(topic, table.number))
-            if own is None and table.dropped and read(objects, table.metadata) is None:
+            stored = read(objects, keys.table_version(topic, table.number))
+            if stored is None and table.dropped and read(objects, table.metadata) is None:
                 self._swept_topics.add(topic)
                 return
-            if own is not None and content_hash(own) != table.sha256:
-                self._add_foreign(keys.table_version(topic, table.number))
+            if stored is not None and content_hash(stored) != table.sha256:
+                self._add_foreign_version(keys.table_version(topic, table.number))
                 self._hidden_topics.add(topic)
             elif read(objects, keys.table_version(topic, table.number + 1)) is not None:
                 self._hidden_topics.add(topic)
 
-        self._run_for_each(sorted(cut.tables), find)
+        self._run_for_each(sorted(cut.tables), find_in_table)
 
     def _copy_version(self, topic: str, table: PublishedTable, data: bytes) -> None:
         """Copy a version to the name that engines look for, and write the hint to it."""
         connection = self._connection
         key = keys.table_version(topic, table.number)
         if Claim(key, data).resolve(connection.objects, connection.runtime.backoff) != data:
-            self._add_foreign(key)
+            self._add_foreign_version(key)
             self._hidden_topics.add(topic)
         connection.objects.put(keys.table_hint(topic), _hint_bytes(table))
 
-    def _add_foreign(self, key: str) -> None:
+    def _add_foreign_version(self, key: str) -> None:
         _LOG.warning("a version of a table was not written by a publisher", extra={"key": key})
-        if key not in self._foreign:
-            self._foreign.append(key)
+        if key not in self._foreign_versions:
+            self._foreign_versions.append(key)
 
 
 def _topics_to_rebuild(rebuild: Collection[str], topics: Mapping[str, CatalogTopic], view: View) -> set[str]:
@@ -506,7 +522,7 @@ def _table_change(topic: str, version: Version, location: Location) -> TableChan
     """Describe what a version of a table has changed."""
     table, state = version.table, version.state
     files = state.files if state is not None else TableFiles({}, {})
-    copied = state.copies(location) if state is not None else []
+    copies = state.copies(location) if state is not None else []
     return TableChange(
         topic,
         table.number,
@@ -515,7 +531,7 @@ def _table_change(topic: str, version: Version, location: Location) -> TableChan
         version.operations,
         table.rows,
         len(files.data),
-        len(copied),
+        len(copies),
         table.copied_bytes,
     )
 

@@ -40,8 +40,8 @@ class TableState:
 
     def copies(self, location: Location) -> list[DataFile]:
         """The data files that are copies of rows, not segments."""
-        own = location.of(keys.TABLES)
-        return [file for file in self.files.data.values() if file.path.startswith(own)]
+        tables_location = location.of(keys.TABLES)
+        return [file for file in self.files.data.values() if file.path.startswith(tables_location)]
 
 
 class Published:

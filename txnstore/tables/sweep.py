@@ -75,12 +75,12 @@ def tables_in_use(connection: Connection, published: Published, now: int, grace_
     }
     if not cuts_modified_ms:
         return NO_TABLES
-    old = [number for number, modified in cuts_modified_ms.items() if modified <= now - grace_ms]
-    first = max(old) if old else min(cuts_modified_ms)
-    cuts = {number: _read_cut(published, number) for number in {first, max(cuts_modified_ms)}}
-    previous = max((number for number in cuts_modified_ms if number < first), default=first)
-    if previous != first and not _hints_were_written(connection, cuts[first], now - grace_ms):
-        cuts[previous] = _read_cut(published, previous)
+    old_numbers = [number for number, modified in cuts_modified_ms.items() if modified <= now - grace_ms]
+    first_number = max(old_numbers) if old_numbers else min(cuts_modified_ms)
+    cuts = {number: _read_cut(published, number) for number in {first_number, max(cuts_modified_ms)}}
+    previous_number = max((number for number in cuts_modified_ms if number < first_number), default=first_number)
+    if previous_number != first_number and not _hints_were_written(connection, cuts[first_number], now - grace_ms):
+        cuts[previous_number] = _read_cut(published, previous_number)
     in_order = [cuts[number] for number in sorted(cuts)]
     return TablesInUse(tuple(in_order), _oldest_times(in_order))
 

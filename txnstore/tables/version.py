@@ -221,14 +221,14 @@ class TableWork:
         self, groups: Iterable[Group], metadata: TableMetadata, snapshot_id: int, sequence: int
     ) -> list[Group]:
         """Write the manifests of new groups; return all groups with theirs."""
-        written: list[Group] = []
+        written_groups: list[Group] = []
         for group in groups:
             if group.manifest is None:
                 data = encode_manifest(group.entries, self._columns, metadata.schema_id, self._new_sync_marker())
                 path = self._put(data)
                 group = Group(describe_manifest(path, len(data), sequence, snapshot_id, group.entries), group.entries)
-            written.append(group)
-        return written
+            written_groups.append(group)
+        return written_groups
 
     def _new_sync_marker(self) -> bytes:
         """A new sync marker of an Avro file."""
@@ -270,8 +270,8 @@ class TableWork:
 
 def _bounds_at(snapshot: TableSnapshot) -> dict[int, Bounds]:
     """The bounds of each partition at a snapshot."""
-    both = zip(snapshot.numbers(LOG_STARTS), snapshot.numbers(CLEANED), strict=True)
-    return {number: Bounds(*bounds) for number, bounds in enumerate(both)}
+    bounds_by_partition = zip(snapshot.numbers(LOG_STARTS), snapshot.numbers(CLEANED), strict=True)
+    return {number: Bounds(*bounds) for number, bounds in enumerate(bounds_by_partition)}
 
 
 def _join_numbers(numbers: Iterable[int]) -> str:

@@ -65,10 +65,17 @@ class FileWriter:
                 return None
             encoded = writer.finish()
         key = self._put(encoded.data)
-        firsts, lasts, oldest, newest = zip(*bounds, strict=True)
+        first_offsets, last_offsets, oldest, newest = zip(*bounds, strict=True)
         path = self._location.of(key)
         return DataFile(
-            path, tail.partition, firsts[0], lasts[-1], encoded.rows, encoded.size, min(oldest), max(newest)
+            path,
+            tail.partition,
+            first_offsets[0],
+            last_offsets[-1],
+            encoded.rows,
+            encoded.size,
+            min(oldest),
+            max(newest),
         )
 
     def write_deletes(self, trim: Trim) -> DeleteFile | None:
@@ -79,7 +86,7 @@ class FileWriter:
         Raises:
             CorruptionError: The file is missing or damaged.
         """
-        rows = self._rows_below(trim)
+        rows = self._count_rows_below(trim)
         if rows == 0:
             return None
         paths = pa.repeat(pa.scalar(trim.file.path), rows)
@@ -95,7 +102,7 @@ class FileWriter:
         data = sink.getvalue().to_pybytes()
         return DeleteFile(self._location.of(self._put(data)), trim.file.partition, trim.file.path, rows, len(data))
 
-    def _rows_below(self, trim: Trim) -> int:
+    def _count_rows_below(self, trim: Trim) -> int:
         file, slice_below = trim.file, trim.below
         if file.rows == file.last + 1 - file.first:  # It has every offset of its range.
             return slice_below.limit - file.first

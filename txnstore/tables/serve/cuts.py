@@ -70,7 +70,7 @@ class StoredCuts:
         #: Guards the fields below, and no request.
         self._lock = threading.Lock()
         #: The newest known cut; None before the first look, or if there is none.
-        self._known: CutDocument | None = None
+        self._known_cut: CutDocument | None = None
         #: The time of the last uncached look, in ms of the uptime: all tables may have been deleted
         #: and published again since then.
         self._refreshed_at = 0
@@ -81,13 +81,13 @@ class StoredCuts:
         now = self._uptime()
         with self._lock:
             uncached = uncached or now - self._refreshed_at >= _REFRESH_MS
-            known_cut = None if uncached else self._known
+            known_cut = None if uncached else self._known_cut
         cut = self._published.newest(known_cut)
         with self._lock:
             if uncached:
                 self._refreshed_at = now
-            if uncached or cut is None or self._known is None or cut.number > self._known.number:
-                self._known = cut
+            if uncached or cut is None or self._known_cut is None or cut.number > self._known_cut.number:
+                self._known_cut = cut
         return Newest(cut, stale)
 
     def numbered(self, number: int) -> CutDocument | None:

@@ -104,10 +104,10 @@ class _Incoming(io.RawIOBase):
         """
         if self._allowed_bytes <= 0:
             raise _TooLongError
-        rest = self._deadline - self._clock()
-        if rest <= 0:
+        remaining_ms = self._deadline - self._clock()
+        if remaining_ms <= 0:
             raise TimeoutError
-        self._connection.settimeout(rest / 1000)
+        self._connection.settimeout(remaining_ms / 1000)
         size = self._connection.recv_into(memoryview(buffer)[: self._allowed_bytes])
         self._allowed_bytes -= size
         if size and self._seconds_after_first is not None:
@@ -200,13 +200,13 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(400, "BadRequestException", "the Content-Length of the request is no number")
         if len(length) > _MAX_LENGTH_DIGITS or int(length) > self.server.limits.body_bytes:
             raise RefusedError(413, "BadRequestException", "the body of the request is too long")
-        left = int(length)
-        self._incoming.allow(left)
-        while left > 0:
-            data = self.rfile.read1(min(left, _CHUNK))
+        remaining = int(length)
+        self._incoming.allow(remaining)
+        while remaining > 0:
+            data = self.rfile.read1(min(remaining, _CHUNK))
             if not data:
                 raise RefusedError(400, "BadRequestException", "the body of the request is not complete")
-            left -= len(data)
+            remaining -= len(data)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse what the base class cannot parse."""
@@ -327,7 +327,7 @@ class CatalogServer(ThreadingHTTPServer):
         with suppress(OSError):
             connection.send(head.encode("ascii") + body)
             connection.shutdown(socket.SHUT_WR)
-            connection.recv(_CHUNK)
+            connection.recv(_CHUNK)  # Unread input would make the system reset the connection, and drop this response.
         self.shutdown_request(connection)
         _LOG.debug("a connection was refused: too many are open", extra={"connections": self.limits.connections})
 
