@@ -91,8 +91,8 @@ def connect(
     """
     from txnstore.sql.session import open_session
 
-    access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
-    return open_session(connection, level, _snapshot(connection, snapshot, level), access)
+    access, level = _access_and_isolation(connection, isolation, sandbox=sandbox, checksums=checksums)
+    return open_session(connection, level, _snapshot_to_show(connection, snapshot, level), access)
 
 
 @interrupts_raised()
@@ -135,11 +135,13 @@ def query(
             names the object, unless DuckDB itself finds it, in a file whose checksum was not compared.
             :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`, which names it.
     """
-    access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
-    return _run(connection, sql, params, level, snapshot, access, lambda _, relation: relation())
+    access, level = _access_and_isolation(connection, isolation, sandbox=sandbox, checksums=checksums)
+    return _run_query(connection, sql, params, level, snapshot, access, lambda _, relation: relation())
 
 
-def _checked(connection: Connection, isolation: str, *, sandbox: bool, checksums: bool) -> tuple[Access, Isolation]:
+def _access_and_isolation(
+    connection: Connection, isolation: str, *, sandbox: bool, checksums: bool
+) -> tuple[Access, Isolation]:
     """What a call may read, and what it shows.
 
     SQL on a read-only store reaches nothing else, as in a sandbox: ``COPY … TO`` could overwrite the store.
@@ -149,7 +151,7 @@ def _checked(connection: Connection, isolation: str, *, sandbox: bool, checksums
     return Access(check_bool("checksums", checksums), external=external, shared=not sandboxed), level
 
 
-def _run(
+def _run_query(
     connection: Connection,
     sql: str,
     params: object,
@@ -169,17 +171,17 @@ def _run(
     from txnstore.sql.shared import shared_database
 
     text = check_query(sql)
-    shown = _snapshot(connection, snapshot, isolation, text)
+    snapshot_to_show = _snapshot_to_show(connection, snapshot, isolation, text)
     cursor = None
     if access.shared:
-        cursor = shared_database(connection, access).cursor(connection, text, isolation, shown.view)
+        cursor = shared_database(connection, access).cursor(connection, text, isolation, snapshot_to_show.view)
     if cursor is not None:
         try:
             return result(cursor, partial(cursor.sql, text, params=params))
         except duckdb.Error as error:
             raise_interrupt(error)
     # What DuckDB refuses runs again: the error names a damaged segment, and proposes topics for a name.
-    database = open_session(connection, isolation, shown, access)
+    database = open_session(connection, isolation, snapshot_to_show, access)
     with errors_of(database, text):
         parse(database, text)
         return result(database, partial(database.sql, text, params=params))
@@ -207,19 +209,21 @@ def read_table(
         StorageError: The storage cannot be reached.
         duckdb.Error: DuckDB refuses the query.
     """
-    access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
-    return _run(connection, sql, params, level, snapshot, access, _table)
+    access, level = _access_and_isolation(connection, isolation, sandbox=sandbox, checksums=checksums)
+    return _run_query(connection, sql, params, level, snapshot, access, _read_relation)
 
 
-def _table(database: duckdb.DuckDBPyConnection, relation: Callable[[], duckdb.DuckDBPyRelation | None]) -> pa.Table:
+def _read_relation(
+    database: duckdb.DuckDBPyConnection, relation: Callable[[], duckdb.DuckDBPyRelation | None]
+) -> pa.Table:
     """The rows of a relation; closes its connection."""
     import pyarrow as pa
 
     from txnstore.sql.interrupts import interruptible
 
     def read() -> pa.Table:
-        found = relation()
-        return pa.table({}) if found is None else found.to_arrow_table()
+        rows = relation()
+        return pa.table({}) if rows is None else rows.to_arrow_table()
 
     with database:
         return interruptible(database, read)
@@ -246,7 +250,7 @@ def refresh(connection: Connection, database: duckdb.DuckDBPyConnection) -> Snap
     if session.connection is not connection:
         msg = "this DuckDB connection shows another store"
         raise InvalidConfigError(msg)
-    snapshot = _snapshot(connection, None, session.isolation)
+    snapshot = _snapshot_to_show(connection, None, session.isolation)
     session.show(database, snapshot)
     return snapshot
 
@@ -271,28 +275,30 @@ def emit_views(connection: Connection, isolation: str = "read_committed", snapsh
     from txnstore.sql.emit import emit
 
     level = check_choice("isolation", isolation, Isolation)
-    return emit(connection, _snapshot(connection, snapshot, level), level)
+    return emit(connection, _snapshot_to_show(connection, snapshot, level), level)
 
 
-def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, named_in: str | None = None) -> Snapshot:
+def _snapshot_to_show(
+    connection: Connection, snapshot: object, isolation: Isolation, named_in: str | None = None
+) -> Snapshot:
     """The snapshot to show: the given one, or a new one without expired transactions that hold back what it shows.
 
     Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
     """
-    pinned = None if snapshot is None else check_snapshot(snapshot, connection.keys.store_id)
-    if pinned is not None:
+    given = None if snapshot is None else check_snapshot(snapshot, connection.keys.store_id)
+    if given is not None:
         connection.refresh_rules()
-    view = connection.view() if pinned is None else pinned.view
+    view = connection.view() if given is None else given.view
     if isolation is Isolation.READ_COMMITTED and view.open_partitions:
-        blocked = _blocked(view, named_in)
-        if blocked and pinned is None:
+        blocked = _blocked_partitions(view, named_in)
+        if blocked and given is None:
             view = connection.unblocked(view, [part.tp for part in blocked])
-            blocked = _blocked(view, named_in)
-        warn_blocked(connection, blocked, None if pinned is None else view)
-    return Snapshot(view, connection.keys.store_id) if pinned is None else pinned
+            blocked = _blocked_partitions(view, named_in)
+        warn_blocked(connection, blocked, None if given is None else view)
+    return Snapshot(view, connection.keys.store_id) if given is None else given
 
 
-def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:
+def _blocked_partitions(view: View, query: str | None) -> tuple[BlockedPartition, ...]:
     """The blocked partitions of the topics that a query names; None: of all topics."""
     if query is None:
         return blocked_partitions(view)

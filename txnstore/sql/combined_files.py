@@ -48,18 +48,18 @@ def runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
     size = 0
     for part in sorted(slices, key=lambda part: (part.batch.appended_at, part.batch.segment.key, part.rows.start)):
         segment = part.batch.segment
-        own = 0 if segment.key in keys else segment.size
-        if run and (size + own > FILE_BYTES or len(run) == FILE_SLICES):
-            yield sorted(run, key=_place)
-            run, keys, size, own = [], set(), 0, segment.size
+        added_bytes = 0 if segment.key in keys else segment.size
+        if run and (size + added_bytes > FILE_BYTES or len(run) == FILE_SLICES):
+            yield sorted(run, key=_partition_and_start)
+            run, keys, size, added_bytes = [], set(), 0, segment.size
         run.append(part)
         keys.add(segment.key)
-        size += own
+        size += added_bytes
     if run:
-        yield sorted(run, key=_place)
+        yield sorted(run, key=_partition_and_start)
 
 
-def _place(part: Slice) -> tuple[int, int]:
+def _partition_and_start(part: Slice) -> tuple[int, int]:
     return part.tp.partition, part.start
 
 

@@ -54,9 +54,9 @@ class ContentCache:
                 if task is None or task.done():
                     task = self._loading[path] = Task(lambda: Content(load()))
             # The first caller runs it. If an interrupt ended the load of another thread, it is done again.
-            mine = task.run()
+            runs_here = task.run()
             error = task.exception()
-            if mine or error is None or isinstance(error, Exception):
+            if runs_here or error is None or isinstance(error, Exception):
                 break
         with self._lock.own:
             if self._loading.get(path) is task:

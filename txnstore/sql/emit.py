@@ -40,7 +40,9 @@ def emit(connection: Connection, snapshot: Snapshot, isolation: Isolation) -> st
             parts.append(comment(f"{quote(topic.name)} is left out, because DuckDB cannot show it: {error}"))
             continue
         if rest.slices:
-            parts.append(comment(f"{quote(topic.name)} is left out: {_reason(rest.slices[0].batch.segment)}"))
+            parts.append(
+                comment(f"{quote(topic.name)} is left out: {_unreadable_reason(rest.slices[0].batch.segment)}")
+            )
             continue
         parts.append(f"CREATE OR REPLACE VIEW {quote(names[topic.name])} AS\n{select};")
     return "\n\n".join(parts) + "\n"
@@ -58,7 +60,7 @@ def _root(objects: ObjectStore) -> str:
     raise InvalidConfigError(msg)
 
 
-def _reason(segment: Segment) -> str:
+def _unreadable_reason(segment: Segment) -> str:
     """Say why DuckDB alone cannot read a segment, and what to change."""
     if segment.is_range:
         return (

@@ -48,7 +48,7 @@ class OpenFile(io.RawIOBase):
         self._positions = threading.local()
         self._known_size: int | None = None
         #: What was read last, and its place in the file.
-        self._last: tuple[int, Content] | None = None
+        self._last_read: tuple[int, Content] | None = None
 
     @property
     def _size(self) -> int:
@@ -61,14 +61,14 @@ class OpenFile(io.RawIOBase):
         if size is not None and size >= 0:
             end = min(end, start + size)
         piece = self._bytes(start, end) if start < end else b""
-        self._positions.at = start + len(piece)
+        self._positions.current = start + len(piece)
         return piece
 
     def _bytes(self, start: int, end: int) -> bytes:
-        last = self._last
-        if last is None or not last[0] <= start <= end <= last[0] + len(last[1].data):
-            last = self._last = self._part(start, end)
-        first, content = last
+        last_read = self._last_read
+        if last_read is None or not last_read[0] <= start <= end <= last_read[0] + len(last_read[1].data):
+            last_read = self._last_read = self._part(start, end)
+        first, content = last_read
         return content.data[start - first : end - first]
 
     def _part(self, start: int, end: int) -> tuple[int, Content]:
@@ -89,12 +89,12 @@ class OpenFile(io.RawIOBase):
             offset += self.tell()
         elif whence == io.SEEK_END:
             offset += self._size
-        self._positions.at = offset
+        self._positions.current = offset
         return offset
 
     def tell(self) -> int:
-        at: int = getattr(self._positions, "at", 0)
-        return at
+        position: int = getattr(self._positions, "current", 0)
+        return position
 
     def readable(self) -> bool:
         return True
@@ -103,5 +103,5 @@ class OpenFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        self._last = None
+        self._last_read = None
         super().close()

@@ -134,11 +134,11 @@ def parquet_bytes(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _without_frames(error: TxnStoreError) -> TxnStoreError:
+def _copy_without_frames(error: TxnStoreError) -> TxnStoreError:
     """A copy to keep: a traceback has the frames of a query, and these the database, which owns the file system."""
-    kept = copy(error)
-    kept.__cause__ = error.__cause__
-    return kept
+    error_copy = copy(error)
+    error_copy.__cause__ = error.__cause__
+    return error_copy
 
 
 class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -176,7 +176,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def add(self, files: Mapping[str, VirtualFile]) -> None:
         """Add files. Those of :data:`GENERATIONS` calls before stay, for queries that still run."""
         self._calls += 1
-        self._drop_before(self._calls - GENERATIONS + 1)
+        self._drop_files_before(self._calls - GENERATIONS + 1)
         self._files.update((path, (file, self._calls)) for path, file in files.items())
 
     def keep(self, files: Mapping[str, VirtualFile]) -> None:
@@ -185,14 +185,14 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     def forget_earlier(self) -> None:
         """Drop the files that were added before the last call of :meth:`add`: the rules have changed since."""
-        self._drop_before(self._calls)
+        self._drop_files_before(self._calls)
 
-    def _drop_before(self, call: int) -> None:
+    def _drop_files_before(self, call: int) -> None:
         self._files = {path: added for path, added in self._files.items() if added[1] >= call}
 
     def refuse(self, refused: Iterable[tuple[str, TxnStoreError]]) -> None:
         """Raise an error for each query that reads one of these paths."""
-        self._refused.update((path, _without_frames(reason)) for path, reason in refused)
+        self._refused.update((path, _copy_without_frames(reason)) for path, reason in refused)
 
     @contextmanager
     def planning(self) -> Iterator[None]:
@@ -209,22 +209,22 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         return damage
 
     @contextmanager
-    def _noting(self) -> Iterator[None]:
+    def _noting_damage(self) -> Iterator[None]:
         """Note why a call of DuckDB failed."""
         try:
             yield
         except TxnStoreError as error:
-            self._damage = _without_frames(error)
+            self._damage = _copy_without_frames(error)
             raise
 
     def content(self, path: str) -> Content:
         """Return the bytes of a file; an error of the store is noted."""
-        with self._noting():
+        with self._noting_damage():
             return self._cache.get(path, self._file(path).load)
 
     def part(self, path: str, load: Callable[[], bytes]) -> Content:
         """Return the bytes of a part of a file, like :meth:`content`; ``path`` names the part."""
-        with self._noting():
+        with self._noting_damage():
             return self._cache.get(path, load)
 
     def size_of(self, path: str) -> int:
@@ -248,7 +248,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
             msg = f"{path} is not a file of this connection's snapshot"
             raise FileNotFoundError(msg) from None
 
-    def _find(self, path: str) -> str | None:
+    def _path_to_read(self, path: str) -> str | None:
         """The path at which DuckDB reads a file: of a file in a local folder, or the given one. None: there is no file.
 
         Raises:
@@ -256,11 +256,11 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         """
         if path in self._refused:
             if not self._is_planning:
-                raise _without_frames(self._refused[path])
+                raise _copy_without_frames(self._refused[path])
             return path
-        local = self._local(path)
-        if local is not None:
-            return local if self.access.external else path
+        local_path = self._local_file(path)
+        if local_path is not None:
+            return local_path if self.access.external else path
         return path if path in self._files else None
 
     @property
@@ -272,16 +272,20 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def _is_planning(self) -> bool:
         return getattr(self._planning, "active", False)
 
-    def _local(self, path: str) -> str | None:
+    def _local_file(self, path: str) -> str | None:
         """The local file with the bytes of a segment, after a check of its bytes; None if there is none."""
         segment = self._segment(path) if self._root is not None else None
         if segment is None or not segment.is_parquet:
             return None
         described = segment.described
-        local = f"{self._root}/{described.key}"
-        if self.access.checksums and not self._is_planning and not is_intact(local, described.sha256, described.size):
+        local_path = f"{self._root}/{described.key}"
+        if (
+            self.access.checksums
+            and not self._is_planning
+            and not is_intact(local_path, described.sha256, described.size)
+        ):
             segment.load()  # Raises the error that says what is wrong, unless the file is right by now.
-        return local
+        return local_path
 
     # Called by DuckDB -------------------------------------------------------------------------------------------------
 
@@ -297,8 +301,8 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         return {"name": name, "size": self.size_of(name), "type": "file"}
 
     def glob(self, path: str, **_: Any) -> list[str]:
-        with self._noting():
-            located = self._find(self._strip_protocol(path))
+        with self._noting_damage():
+            located = self._path_to_read(self._strip_protocol(path))
         return [] if located is None else [located]
 
     def exists(self, path: str, **_: Any) -> bool:

@@ -141,8 +141,8 @@ class EntryHistory:
             traces[item.chain].add(
                 HistoryEntry(item.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events)
             )
-        known = {tp: each for in_chain in traces for tp, each in in_chain.of.items()}
-        return from_rows(LOG, (row for tp in sorted(known) for row in _log_rows(tp, known[tp], view)))
+        traces_by_tp = {tp: tp_traces for in_chain in traces for tp, tp_traces in in_chain.of.items()}
+        return from_rows(LOG, (row for tp in sorted(traces_by_tp) for row in _log_rows(tp, traces_by_tp[tp], view)))
 
     def _read(self) -> list[_ReadEntry]:
         """Return the newest entries of all chains, read at the first call."""
@@ -164,9 +164,9 @@ class EntryHistory:
         entry = read_entry(self._objects, self._keys, chain, sequence)
         if entry is not None:
             return _ReadEntry(chain, *entry)
-        deletable = self._deletable_up_to()
-        last = deletable[chain] if deletable else 0
-        if sequence > last:
+        deletable_up_to = self._deletable_up_to()
+        last_deletable = deletable_up_to[chain] if deletable_up_to else 0
+        if sequence > last_deletable:
             raise missing_entry(self._keys, chain, sequence, f"entry {self._heads[chain]} exists")
         return None
 

@@ -211,14 +211,15 @@ def _partitions(view: View) -> Iterator[tuple[TopicPartition, Partition]]:
         yield tp, view.partitions[tp]
 
 
-def _known(value: int) -> int | None:
+def _or_none(value: int) -> int | None:
+    """Null where there is no producer."""
     return None if value == NO_PRODUCER else value
 
 
 def _topic_rows(view: View) -> Iterator[Row]:
     views = view_names(view)
     for topic in view.sorted_topics():
-        schema = None if topic.schema is None else _schema(topic.schema)
+        schema = None if topic.schema is None else _schema_text(topic.schema)
         config = sorted(topic.config.items())
         yield (
             topic.name, views[topic.name], topic.topic_id, topic.partitions, schema, topic.key, topic.timestamp, config,
@@ -226,7 +227,7 @@ def _topic_rows(view: View) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _schema(text: str) -> str:
+def _schema_text(text: str) -> str:
     try:
         return str(schema_from_text(text).to_string())
     except CorruptionError as error:
@@ -235,17 +236,18 @@ def _schema(text: str) -> str:
 
 def _partition_rows(view: View) -> Iterator[Row]:
     """The partitions; ``blocked_…``: the committed records that wait for an open transaction, until its timeout."""
-    waiting = {part.tp: part for part in blocked_partitions(view)}
+    blocked_by_tp = {part.tp: part for part in blocked_partitions(view)}
     for tp, partition in _partitions(view):
         segments = {batch.segment.key for batch in partition.batches}
         records = count_records(partition, partition.log_start, partition.high_watermark)
         yield (
             *tp, partition.log_start, partition.last_stable_offset, partition.high_watermark, len(segments), records,
-            sum(batch.size for batch in partition.batches), len(partition.open_txns), *_blocked(waiting.get(tp)),
+            sum(batch.size for batch in partition.batches), len(partition.open_txns),
+            *_blocked_columns(blocked_by_tp.get(tp)),
         )  # fmt: skip
 
 
-def _blocked(part: BlockedPartition | None) -> Row:
+def _blocked_columns(part: BlockedPartition | None) -> Row:
     if part is None:
         return 0, None, None, None, None
     return part.records, part.transactional_id, part.producer_id, part.since, part.expires_at
@@ -257,12 +259,12 @@ def _segment_rows(view: View) -> Iterator[Row]:
         batches: dict[str, list[Batch]] = {}
         for batch in partition.batches:
             batches.setdefault(batch.segment.key, []).append(batch)
-        for in_segment in batches.values():
-            segment = in_segment[0].segment
+        for segment_batches in batches.values():
+            segment = segment_batches[0].segment
             yield (
-                *tp, segment.key, segment.format, sum(batch.size for batch in in_segment),
-                sum(batch.records for batch in in_segment), segment.sha256, segment.explicit_offsets,
-                in_segment[0].base_offset, in_segment[-1].limit, len(in_segment),
+                *tp, segment.key, segment.format, sum(batch.size for batch in segment_batches),
+                sum(batch.records for batch in segment_batches), segment.sha256, segment.explicit_offsets,
+                segment_batches[0].base_offset, segment_batches[-1].limit, len(segment_batches),
             )  # fmt: skip
 
 
@@ -270,12 +272,12 @@ def _batch_rows(view: View) -> Iterator[Row]:
     for tp, partition in _partitions(view):
         status = batch_status(partition)
         for batch in partition.batches:
-            sequence = _known(batch.base_sequence)
-            last = None if sequence is None else next_sequence(sequence, batch.records - 1)
+            sequence = _or_none(batch.base_sequence)
+            last_sequence = None if sequence is None else next_sequence(sequence, batch.records - 1)
             yield (
                 *tp, batch.base_offset, batch.limit, batch.records, status(batch), batch.transactional,
-                view.transactional_ids.get(batch.producer_id), _known(batch.producer_id), _known(batch.epoch),
-                sequence, last, batch.min_timestamp, batch.max_timestamp, batch.appended_at, batch.segment.key,
+                view.transactional_ids.get(batch.producer_id), _or_none(batch.producer_id), _or_none(batch.epoch),
+                sequence, last_sequence, batch.min_timestamp, batch.max_timestamp, batch.appended_at, batch.segment.key,
                 batch.first_row,
             )  # fmt: skip
 
@@ -285,8 +287,9 @@ def _transaction_rows(view: View) -> Iterator[Row]:
         partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(txn.partitions)]
         yield (
             txn.transactional_id, txn.state.name, txn.producer_id, txn.epoch, txn.timeout_ms, txn.started_at,
-            txn.updated_at, partitions, sorted(txn.groups), _known(txn.last_epoch), _known(txn.previous_producer_id),
-            txn.is_prepared, chain_of_transactional_id(txn.transactional_id, view.chains), txn.first_entry or None,
+            txn.updated_at, partitions, sorted(txn.groups), _or_none(txn.last_epoch),
+            _or_none(txn.previous_producer_id), txn.is_prepared,
+            chain_of_transactional_id(txn.transactional_id, view.chains), txn.first_entry or None,
         )  # fmt: skip
 
 
@@ -296,7 +299,7 @@ def _producer_rows(view: View) -> Iterator[Row]:
         for producer_id, producer in sorted(partition.producers.items()):
             yield (
                 *tp, producer_id, view.transactional_ids.get(producer_id), producer.epoch,
-                _known(producer.last_sequence), producer.last_timestamp, partition.open_txns.get(producer_id),
+                _or_none(producer.last_sequence), producer.last_timestamp, partition.open_txns.get(producer_id),
             )  # fmt: skip
 
 
@@ -308,7 +311,7 @@ def _group_rows(view: View) -> Iterator[Row]:
             for tp, committed in sorted(offsets.items()):
                 value = committed.value
                 yield (
-                    group_id, *tp, value.offset, value.metadata, _known(value.leader_epoch), committed.committed_at,
+                    group_id, *tp, value.offset, value.metadata, _or_none(value.leader_epoch), committed.committed_at,
                     producer_id is not None, producer_id,
                 )  # fmt: skip
 

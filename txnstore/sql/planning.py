@@ -77,7 +77,7 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
     """
     refusal = connection.refusal(read_topics([topic.name]))
     if refusal is not None:
-        return _refused(topic, refusal)
+        return _refused_plan(topic, refusal)
     files: dict[str, VirtualFile] = {}
 
     def locate(segment: Segment) -> str:
@@ -86,21 +86,21 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
         return f"{PROTOCOL}://{path}"
 
     try:
-        whole, rest = shown_plan(topic.name, view, isolation).split(_FILES)
-        fresh = combined_files(rest, _shared_segments(connection))
-        select = topic_select(whole, locate, [f"{PROTOCOL}://{path}" for path in fresh])
+        segment_plan, rest = shown_plan(topic.name, view, isolation).split(_FILES)
+        shared_files = combined_files(rest, _shared_segments(connection))
+        select = topic_select(segment_plan, locate, [f"{PROTOCOL}://{path}" for path in shared_files])
     except Exception as error:  # noqa: BLE001 - Whatever is wrong with this topic, the others are shown.
-        return not_shown(topic, error)
-    return TopicPlan(topic, select, files=files | fresh, slices=len(rest.slices))
+        return plan_not_shown(topic, error)
+    return TopicPlan(topic, select, files=files | shared_files, slices=len(rest.slices))
 
 
-def not_shown(topic: CatalogTopic, reason: Exception) -> TopicPlan:
+def plan_not_shown(topic: CatalogTopic, reason: Exception) -> TopicPlan:
     """The plan of a topic for which no view can be made."""
     kind = CorruptionError if isinstance(reason, CorruptionError) else UnsupportedFormatError
-    return _refused(topic, kind(f"topic {topic.name!r} cannot be shown in SQL: {reason}"))
+    return _refused_plan(topic, kind(f"topic {topic.name!r} cannot be shown in SQL: {reason}"))
 
 
-def _refused(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
+def _refused_plan(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
     """The plan of a view that raises the reason."""
     path = f"refused/{topic.topic_id}-{topic.version}"
     columns = pa.schema([("reason", pa.string())])
@@ -183,8 +183,8 @@ def inspection_files(folder: str, connection: Connection, view: View) -> dict[st
         view: The view to show.
     """
     heads = [chain.sequence for chain in view.states]
-    entries = EntryHistory(connection.objects, connection.keys, _pool(connection), heads, _firsts(connection))
-    readable = _readable(connection)
+    entries = EntryHistory(connection.objects, connection.keys, _pool(connection), heads, _deletable_up_to(connection))
+    readable = _readability_check(connection)
     files: dict[str, VirtualFile] = {name: _state_table(name, view, readable) for name in inspection.SCHEMAS}
     files |= {name: _entry_table(name, entries) for name in history.SCHEMAS}
     files["log"] = TableFile(lambda: entries.log(view, readable))
@@ -195,7 +195,7 @@ def _state_table(name: str, view: View, readable: Callable[[str], bool]) -> Tabl
     return TableFile(lambda: inspection.table(name, view, readable))
 
 
-def _readable(connection: Connection) -> Callable[[str], bool]:
+def _readability_check(connection: Connection) -> Callable[[str], bool]:
     """A function that returns whether the principal may read a topic, by the rules as they are known now."""
     authorization, principal = connection.authorization, connection.principal
     return lambda topic: authorization.mode == "off" or authorization.allows(principal, "READ", "TOPIC", topic)
@@ -216,12 +216,12 @@ def _pool(connection: Connection) -> Callable[[], Executor]:
     return pool
 
 
-def _firsts(connection: Connection) -> Callable[[], list[int]]:
-    """A function that returns the entries that may be deleted; none after the connection was released."""
+def _deletable_up_to(connection: Connection) -> Callable[[], list[int]]:
+    """A function that returns the last entry of each chain that may be deleted; none after the connection has ended."""
     weak = ref(connection)
 
-    def firsts() -> list[int]:
+    def deletable_up_to() -> list[int]:
         alive = weak()
         return [] if alive is None else alive.chains.boundaries()
 
-    return firsts
+    return deletable_up_to

@@ -21,7 +21,7 @@ from txnstore.snapshot import Snapshot
 from txnstore.sql.access import Access, lock, open_database
 from txnstore.sql.filesystem import SegmentFileSystem
 from txnstore.sql.interrupts import raise_interrupt
-from txnstore.sql.planning import TopicPlan, inspected, inspection_files, inspection_views, not_shown, plan_topic
+from txnstore.sql.planning import TopicPlan, inspected, inspection_files, inspection_views, plan_not_shown, plan_topic
 from txnstore.sql.statements import names_in, quoting_advice
 from txnstore.sql.types import quote
 from txnstore.sql.views import view_names
@@ -68,12 +68,12 @@ class Session:
             for topic in view.sorted_topics():
                 plans[quote(names[topic.name])] = plan_topic(self.connection, topic, view, self.isolation)
             folder = f"state/{view.sequence}"
-            added = {path: file for plan in plans.values() for path, file in plan.files.items()}
-            files.add(added | inspection_files(folder, self.connection, view))
+            topic_files = {path: file for plan in plans.values() for path, file in plan.files.items()}
+            files.add(topic_files | inspection_files(folder, self.connection, view))
             if rules is not self._rules:  # Files of a topic that may not be read any more.
                 files.forget_earlier()
-            own = _own_tables(database)
-            for name in [name for name in plans if name.lower() in own]:
+            own_tables = _own_tables(database)
+            for name in [name for name in plans if name.lower() in own_tables]:
                 topic = plans.pop(name).topic
                 _LOG.warning(
                     "topic not shown: the DuckDB connection has a table of its name", extra={"topic": topic.name}
@@ -82,22 +82,22 @@ class Session:
             while True:
                 views = {name: plan.select for name, plan in plans.items()} | inspection
                 files.refuse(plan.refused for plan in plans.values() if plan.refused is not None)
-                failure = self._replace_views(database, views, own)
+                failure = self._replace_views(database, views, own_tables)
                 if failure is None:
                     break
                 name, error = failure
                 if name not in plans:
                     raise error
-                plans[name] = not_shown(plans[name].topic, error)
+                plans[name] = plan_not_shown(plans[name].topic, error)
             self._views, self._rules = views, rules
 
     def _replace_views(
-        self, database: duckdb.DuckDBPyConnection, views: Mapping[str, str], own: Container[str]
+        self, database: duckdb.DuckDBPyConnection, views: Mapping[str, str], own_tables: Container[str]
     ) -> tuple[str, duckdb.Error] | None:
         """Replace all views in a transaction; or none, and return the view that DuckDB refuses, and why."""
         import duckdb
 
-        removed = sorted(name for name in self._views.keys() - views.keys() if name.lower() not in own)
+        removed = sorted(name for name in self._views.keys() - views.keys() if name.lower() not in own_tables)
         statements = [("", f"DROP VIEW IF EXISTS {name}") for name in removed]
         statements += [
             (name, f"CREATE OR REPLACE VIEW {name} AS {select}")
@@ -105,20 +105,20 @@ class Session:
             if self._views.get(name) != select
         ]
         # A cursor, because the connection itself may have an unfinished result. Closing it early rolls back.
-        creating = ""
+        current_name = ""
         with database.cursor() as cursor, self.files.planning():
             try:
                 cursor.execute("BEGIN")
                 for name, statement in statements:
-                    creating = name
+                    current_name = name
                     cursor.execute(statement)
                 cursor.execute("COMMIT")
             except duckdb.Error as error:
                 raise_interrupt(error)
-                return creating, error
+                return current_name, error
         return None
 
-    def damaged(self, error: Exception) -> TxnStoreError | None:
+    def find_damage(self, error: Exception) -> TxnStoreError | None:
         """Find the damaged segment that caused an error of DuckDB, among those that it reads directly.
 
         Without checksums, and for a file that was damaged after its check. Most errors of DuckDB name the file.
@@ -156,8 +156,9 @@ class Session:
         """
         if "Map keys" not in str(error):
             return ""
-        named = names_in(query)
-        topics = [topic for topic in self.connection.view(refresh=False).sorted_topics() if topic.name.lower() in named]
+        query_names = names_in(query)
+        topics = self.connection.view(refresh=False).sorted_topics()
+        topics = [topic for topic in topics if topic.name.lower() in query_names]
         columns = [
             f"{field.name!r} of topic {topic.name!r}"
             for topic in topics
@@ -185,10 +186,10 @@ class Session:
 def _own_tables(database: duckdb.DuckDBPyConnection) -> set[str]:
     """The tables that the user of a database has created where the topics are: quoted names in lower case."""
     with database.cursor() as cursor:
-        found = cursor.execute(
+        rows = cursor.execute(
             "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = 'main'"
         ).fetchall()
-    return {quote(name).lower() for (name,) in found}
+    return {quote(name).lower() for (name,) in rows}
 
 
 def open_session(
@@ -257,7 +258,7 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
         yield
     except duckdb.Error as error:
         raise_interrupt(error)
-        damage = files.take_damage() or session.damaged(error)
+        damage = files.take_damage() or session.find_damage(error)
         if damage is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
             raise judge_missing_segment(session.connection, damage) from damage.__cause__

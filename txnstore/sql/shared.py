@@ -68,7 +68,7 @@ class SharedDatabase:
         self._access = access
         self._lock = ForkLock()
         self._database: _Database | None = None
-        _all.add(self)
+        _all_databases.add(self)
 
     def cursor(
         self, connection: Connection, query: str, isolation: Isolation, view: View
@@ -111,11 +111,11 @@ class SharedDatabase:
 
 #: All instances: they release their databases before a fork, because a forked process has no threads of DuckDB, and
 #: without them a database cannot be released.
-_all: WeakSet[SharedDatabase] = WeakSet()
+_all_databases: WeakSet[SharedDatabase] = WeakSet()
 
 
 def _release_all() -> None:
-    for database in list(_all):
+    for database in list(_all_databases):
         database.release()
 
 
@@ -151,27 +151,31 @@ class _Database:
         #: Its topics by the lower-case names of their views, each with that name as it is written.
         self._topics: dict[str, tuple[str, CatalogTopic]] = {}
         #: The schemas that show topics of this view; empty again when the view changes.
-        self._current: dict[tuple[str, Isolation], str] = {}
+        self._current_schemas: dict[tuple[str, Isolation], str] = {}
         #: The newest view of each topic: still right for a later view of the store in which the topic has not changed.
-        self._newest: dict[tuple[str, Isolation], _TopicView] = {}
+        self._newest_views: dict[tuple[str, Isolation], _TopicView] = {}
         #: The schema of each view that was created, by name and SELECT: an earlier snapshot may be shown again.
         self._schemas: dict[tuple[str, str], str] = {}
         #: The characters of all views, and of the newest ones.
-        self._written = self._live = 0
+        self._written_characters = self._live_characters = 0
         #: The view of the store whose inspection tables were kept last, and the number of their folder. Assigned in one
         #: step after all of them: an interrupt leaves the pair before or the one after.
         self._inspected: tuple[View, int] | None = None
         #: The number of the newest folder; it is used once, also if an interrupt keeps it from being shown.
-        self._states = 0
+        self._state_count = 0
         #: The names in each query that only selects; a database serves a limited number of them.
-        self._names: dict[str, set[str]] = {}
+        self._names_by_query: dict[str, set[str]] = {}
         #: The number of calls, each of which leaves a schema.
-        self._calls = 0
+        self._call_count = 0
 
     def is_outdated(self) -> bool:
         """Whether most of the database belongs to earlier states or calls."""
-        outdated = self._written - self._live
-        return outdated > max(OUTDATED_CHARACTERS, self._live) or self._states > STATES or self._calls > CALLS
+        outdated = self._written_characters - self._live_characters
+        return (
+            outdated > max(OUTDATED_CHARACTERS, self._live_characters)
+            or self._state_count > STATES
+            or self._call_count > CALLS
+        )
 
     def names(self, query: str) -> set[str] | None:
         """The names in a query that only selects; None if it needs a database of its own.
@@ -179,11 +183,11 @@ class _Database:
         Raises:
             InvalidConfigError: The query would have no effect.
         """
-        names = self._names.get(query)
+        names = self._names_by_query.get(query)
         if names is None and is_plain(query, parse(self.main, query)):
             names = names_in(query)
             if len(query) <= TEXT_CHARACTERS:
-                self._names[query] = names
+                self._names_by_query[query] = names
         return names
 
     def prepare(
@@ -195,41 +199,41 @@ class _Database:
         view: View,
     ) -> None:
         """Prepare a cursor that shows the topics of a view with the given names."""
-        self._move(view)
+        self._move_to(view)
         topics = [self._topics[name] for name in sorted(self._topics.keys() & names)]
-        schemas = [self._schema(connection, view_name, topic, isolation) for view_name, topic in topics]
+        schemas = [self._schema_of_view(connection, view_name, topic, isolation) for view_name, topic in topics]
         # Objects that a method of the relation creates go to the first schema of the path, which belongs to this call.
-        own = _unguessable("call")
-        self._calls += 1
-        cursor.execute(f"CREATE SCHEMA {own}; SET search_path = '{','.join([own, *schemas])}'")
+        call_schema = _unguessable("call")
+        self._call_count += 1
+        cursor.execute(f"CREATE SCHEMA {call_schema}; SET search_path = '{','.join([call_schema, *schemas])}'")
         if "txn" in names:
             self._show_inspection(cursor, connection, isolation, view)
 
-    def _move(self, view: View) -> None:
+    def _move_to(self, view: View) -> None:
         """Make a view the current one, and forget the topics that it does not have."""
         if self._view is view:
             return
         if self._view is None or self._view.topics is not view.topics:
             names = view_names(view)
             self._topics = {view_name.lower(): (view_name, view.topics[name]) for name, view_name in names.items()}
-            for key in [key for key in self._newest if key[0].lower() not in self._topics]:
-                self._live -= self._newest.pop(key).size
+            for key in [key for key in self._newest_views if key[0].lower() not in self._topics]:
+                self._live_characters -= self._newest_views.pop(key).size
         self._view = view
-        self._current.clear()
+        self._current_schemas.clear()
 
-    def _schema(self, connection: Connection, view_name: str, topic: CatalogTopic, isolation: Isolation) -> str:
+    def _schema_of_view(self, connection: Connection, view_name: str, topic: CatalogTopic, isolation: Isolation) -> str:
         """The quoted name of the schema with the current view of a topic; plans the topic if it has changed."""
         key = (view_name, isolation)
-        if key not in self._current:
+        if key not in self._current_schemas:
             assert self._view is not None
-            seen = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
-            newest = self._newest.get(key)
-            if newest is None or not _same(newest.seen, seen):
-                current = self._plan(connection, view_name, topic, isolation, seen)
-                self._live += current.size - (0 if newest is None else newest.size)
-                newest = self._newest[key] = current
-            self._current[key] = newest.schema
-        return self._current[key]
+            shown_parts = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
+            newest_view = self._newest_views.get(key)
+            if newest_view is None or not _are_same_objects(newest_view.seen, shown_parts):
+                planned_view = self._plan(connection, view_name, topic, isolation, shown_parts)
+                self._live_characters += planned_view.size - (0 if newest_view is None else newest_view.size)
+                newest_view = self._newest_views[key] = planned_view
+            self._current_schemas[key] = newest_view.schema
+        return self._current_schemas[key]
 
     def _plan(
         self,
@@ -253,7 +257,7 @@ class _Database:
                     f"CREATE SCHEMA IF NOT EXISTS {schema}; "
                     f"CREATE OR REPLACE VIEW {schema}.{quote(view_name)} AS {plan.select}",
                 )
-            self._written += plan.size
+            self._written_characters += plan.size
             self._schemas[view_name, plan.select] = schema
         return _TopicView(schema, plan.size, seen)
 
@@ -261,16 +265,16 @@ class _Database:
         self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, view: View
     ) -> None:
         """Let a cursor read the schema ``txn`` as of a view."""
-        kept = self._inspected
-        if kept is None or kept[0] is not view:
-            self._states += 1
-            kept = view, self._states
-            self.files.keep(inspection_files(_folder(kept[1]), connection, view))
-        shown = f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(kept[1]), view, isolation)}"
+        shown_state = self._inspected
+        if shown_state is None or shown_state[0] is not view:
+            self._state_count += 1
+            shown_state = view, self._state_count
+            self.files.keep(inspection_files(_folder(shown_state[1]), connection, view))
+        statement = f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(shown_state[1]), view, isolation)}"
         if self._inspected is None:  # DuckDB binds a view when it is created, so the variable must have a value.
-            self.main.execute(";\n".join([shown, *_inspection_statements()]))
-        self._inspected = kept
-        cursor.execute(shown)
+            self.main.execute(";\n".join([statement, *_inspection_statements()]))
+        self._inspected = shown_state
+        cursor.execute(statement)
 
 
 def _unguessable(kind: str) -> str:
@@ -278,7 +282,7 @@ def _unguessable(kind: str) -> str:
     return f'"txn {kind} {secrets.token_hex(16)}"'
 
 
-def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+def _are_same_objects(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     """Whether both contain the same objects; states share unchanged parts."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 

@@ -49,7 +49,7 @@ def literal(text: str) -> str:
 
 def comment(text: str) -> str:
     """Write a comment of one line; a line break in the text, which would end it, is shown as an escape."""
-    return f"-- {_BREAKS.sub(lambda found: repr(found.group())[1:-1], text)}"
+    return f"-- {_BREAKS.sub(lambda match: repr(match.group())[1:-1], text)}"
 
 
 def duckdb_type(data_type: pa.DataType, levels: int = MAX_DEPTH) -> str:

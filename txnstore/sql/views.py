@@ -69,12 +69,12 @@ def view_names(view: View) -> dict[str, str]:
     older release has created, the first one has its name, so that its queries stay, and the next ones get ``#2``,
     ``#3``, in the order of their creation. A topic with the name of a view of DuckDB gets ``#2``, too.
     """
-    alike: dict[str, list[CatalogTopic]] = {}
+    topics_by_name: dict[str, list[CatalogTopic]] = {}
     for topic in sorted(view.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
-        alike.setdefault(topic.name.lower(), []).append(topic)
+        topics_by_name.setdefault(topic.name.lower(), []).append(topic)
     return {
         topic.name: topic.name if number == 1 else f"{topic.name}#{number}"
-        for name, topics in alike.items()
+        for name, topics in topics_by_name.items()
         for number, topic in enumerate(topics, 2 if _OWN_VIEWS.fullmatch(name) else 1)
     }
 
@@ -86,9 +86,10 @@ def shown_columns(topic: CatalogTopic) -> Columns:
 
 def shown_plan(topic: str, view: View, isolation: Isolation) -> RowPlan:
     """What the view of a topic has, with the columns of the topic in the same view of the store."""
-    found = view.find_topic(topic)
+    catalog_topic = view.find_topic(topic)
     logs = view.partitions_of(topic)
-    return RowPlan(shown_columns(found), tuple(part for tp, log in logs for part in visible_slices(tp, log, isolation)))
+    slices = tuple(part for tp, log in logs for part in visible_slices(tp, log, isolation))
+    return RowPlan(shown_columns(catalog_topic), slices)
 
 
 def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> str:
@@ -99,17 +100,17 @@ def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> st
         fresh: The paths of files with further rows, which have all columns of a scan.
     """
     groups = plan.groups()
-    appended = sum(len(group.files) for group in groups if group.layout is Layout.APPENDED)
+    appended_files = sum(len(group.files) for group in groups if group.layout is Layout.APPENDED)
     partitions = plan.columns.topic.partitions
-    width = partitions if appended <= _FEW else -(-partitions // _MAX_BRANCHES)
-    groups = [each for group in groups for each in _together(group, width)]
+    width = partitions if appended_files <= _FEW else -(-partitions // _MAX_BRANCHES)
+    groups = [each for group in groups for each in _split_into_branches(group, width)]
     branches = [_Branch(plan.columns, group, locate).select() for group in groups]
     if fresh:
         branches.append(_select_all(plan.columns.schema, fresh))
-    return "\nUNION ALL\n".join(branches) if branches else _empty(plan.columns.schema)
+    return "\nUNION ALL\n".join(branches) if branches else _empty_select(plan.columns.schema)
 
 
-def _together(group: Group, width: int) -> list[Group]:
+def _split_into_branches(group: Group, width: int) -> list[Group]:
     """The files of a group that one branch reads: appended ones of ``width`` partitions."""
     if group.layout is Layout.MERGED_SHARED:
         return group.by(lambda file: file.segment.key) if group.cut else [group]
@@ -148,9 +149,9 @@ def read_parquet_from(
         f"{{name: {literal(name)}, type: {literal(duckdb_type(column.type))}, default_value: NULL}}"
         for column, name in zip(columns, names or columns.names, strict=True)
     )
-    named = "" if file_column is None else f", filename = {literal(file_column)}"
+    file_name_option = "" if file_column is None else f", filename = {literal(file_column)}"
     # Segments of older releases have statistics of floats, which do not count NaN.
-    return f"read_parquet({source}, schema = MAP {{{entries}}}{named}, can_have_nan = true)"
+    return f"read_parquet({source}, schema = MAP {{{entries}}}{file_name_option}, can_have_nan = true)"
 
 
 def _select_all(schema: pa.Schema, paths: Sequence[str]) -> str:
@@ -160,7 +161,7 @@ def _select_all(schema: pa.Schema, paths: Sequence[str]) -> str:
     return f"SELECT {columns}\nFROM {read_parquet(paths, schema, names)}"
 
 
-def _empty(schema: pa.Schema) -> str:
+def _empty_select(schema: pa.Schema) -> str:
     columns = ", ".join(f"CAST(NULL AS {duckdb_type(field.type)}) AS {quote(field.name)}" for field in schema)
     return f"SELECT {columns} WHERE false"
 
@@ -173,9 +174,9 @@ class _Branch:
         self._paths = [locate(file.segment) for file in group.files]
         self._names = [path.rpartition("/")[2] for path in self._paths]
         # A file of which two parts are read is listed twice, so its name is ambiguous.
-        unique = len(set(self._names)) == len(self._names)
-        stored = group.layout is not Layout.APPENDED and not group.cut
-        self._by_name = unique and (len(self._names) <= _FEW or stored)
+        has_unique_names = len(set(self._names)) == len(self._names)
+        stores_offsets = group.layout is not Layout.APPENDED and not group.cut
+        self._by_name = has_unique_names and (len(self._names) <= _FEW or stores_offsets)
 
     def select(self) -> str:
         """Write one SELECT over all files of the branch."""
@@ -193,23 +194,23 @@ class _Branch:
             case Constant(text):
                 return literal(text)
             case OfFile() as number:
-                return f"({self._of_file(number)})::INTEGER"
+                return f"({self._number_of_file(number)})::INTEGER"
             case RowOffset(origin):
                 return f"{self._lookup(self._group.numbers(origin))} + file_row_number"
             case EventTime(column, default):
                 return self._event_time(column, default)
             case Stored(column, required):
-                checked = required and column != TIMESTAMP_FIELD.name  # An expression would end skipping by times.
-                return self._required(column) if checked else quote(_inner_name(column))
+                is_checked = required and column != TIMESTAMP_FIELD.name  # An expression would end skipping by times.
+                return self._required_column(column) if is_checked else quote(_inner_name(column))
 
-    def _of_file(self, number: OfFile) -> str:
+    def _number_of_file(self, number: OfFile) -> str:
         numbers = self._group.numbers(number)
         if self._by_name and not self._group.cut and len(set(numbers)) > 1:
             # topics/<topic>/<partition>/<name>; a segment of which only a part is read may be of several partitions.
             return f"split_part({quote(_FILE)}, '/', -2)"
-        return self._per_file(numbers)
+        return self._value_per_file(numbers)
 
-    def _required(self, name: str) -> str:
+    def _required_column(self, name: str) -> str:
         """A column that a merge adds. A file without it is damage, and must neither give nulls nor lose its rows."""
         column = quote(_inner_name(name))
         names = ", ".join(literal(file.segment.key) for file in self._group.files)
@@ -224,7 +225,7 @@ class _Branch:
         filters on ``_timestamp`` skip row groups.
         """
         micros = [milliseconds * 1000 for milliseconds in self._group.numbers(default)]
-        latest = f"make_timestamptz({self._per_file(micros)})"
+        latest = f"make_timestamptz({self._value_per_file(micros)})"
         if name is None:
             return latest
         data_type, column = self._columns.topic_fields.field(name).type, quote(_inner_name(name))
@@ -242,8 +243,8 @@ class _Branch:
         offset = f"({self._column(OFFSET_FIELD.name)})"
         if self._group.layout is Layout.MERGED_SHARED:
             (file,) = self._group.files
-            return _inside(file, self._column(PARTITION_FIELD.name), offset)
-        first, limit = (self._per_file(self._group.numbers(bound)) for bound in (START, LIMIT))
+            return _visible_condition(file, self._column(PARTITION_FIELD.name), offset)
+        first, limit = (self._value_per_file(self._group.numbers(bound)) for bound in (START, LIMIT))
         return f"{offset} >= {first} AND {offset} < {limit}"
 
     def _lookup(self, values: Sequence[int]) -> str:
@@ -253,14 +254,14 @@ class _Branch:
             return f"(MAP {{{entries}}}[split_part({quote(_FILE)}, '/', -1)])::BIGINT"
         return f"([{', '.join(map(str, values))}]::BIGINT[])[file_index::BIGINT + 1]"
 
-    def _per_file(self, values: Sequence[int]) -> str:
+    def _value_per_file(self, values: Sequence[int]) -> str:
         """Like :meth:`_lookup`, but usable alone; a constant if all files have the same value."""
         if len(set(values)) == 1:
             return f"{values[0]}::BIGINT"
         return self._lookup(values) if self._by_name else f"({self._lookup(values)} + 0 * file_row_number)"
 
 
-def _inside(file: File, partition: str, offset: str) -> str:
+def _visible_condition(file: File, partition: str, offset: str) -> str:
     """The condition on the visible rows of a merged segment of several batches.
 
     There is one term for all partitions, which looks the bounds of each up; with a term for each, planning a query

@@ -259,7 +259,7 @@ def test_a_read_only_store_profiles_no_query(tmp_path: Path) -> None:
         assert store.sql(profiled).fetchall() == [(1,)]
         database = shared_database(connection_of(store))._database
         assert database is not None
-        assert not database._names, "it ran in a database of its own"
+        assert not database._names_by_query, "it ran in a database of its own"
     with open_store(tmp_path / "store", read_only=True) as store, pytest.raises(duckdb.Error, match="locked"):
         store.sql(profiled)
 
