@@ -139,44 +139,53 @@ class Produce:
 
     async def _stage(self, request: Request, topic: Any, partition: Any, client: Client) -> StagedBatch | Exception:
         """Check a batch and stage it; returns the error that refuses it."""
-        body = request.body
         try:
-            if body.acks not in {-1, 0, 1}:
-                raise RefusedError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
-            name = field_value(topic, "name")
-            if name is not None:  # Without the right, a client must not learn whether a topic exists.
-                self._services.check(client, write_topics([name]))
-            catalog_topic = await self._services.find(name, field_value(topic, "topic_id"), partition.index)
-            self._services.check(client, write_topics([catalog_topic.name]))
-            catalog_topic, raw_batch = await self._check_batch(catalog_topic, partition.records or b"")
-            if raw_batch.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
-                raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
-            transactional_id = body.transactional_id
-            if raw_batch.is_transactional and transactional_id is None:
-                msg = "a batch of a transaction came without a transactional id"
-                raise RefusedError(ErrorCode.transactional_id_authorization_failed, msg)
-            if transactional_id is not None:
-                self._services.check(client, write_id(transactional_id))
-            session = self._client_identity(raw_batch, transactional_id if raw_batch.is_transactional else None)
-            tp = TopicPartition(catalog_topic.name, partition.index)
-            if raw_batch.producer_id >= 0:
-                self._repetitions.check(_producer_partition(raw_batch, tp), raw_batch.base_sequence)
-            is_v1 = raw_batch.is_transactional and request.version < PRODUCE_V2
-            producer = await self._transaction_identity(session, raw_batch, tp) if is_v1 else session
+            batch = await self._checked_batch(request, topic, partition, client)
         except (TxnStoreError, RefusedError) as error:
             return error
-        outcome = asyncio.get_running_loop().create_future()
-        batch = StagedBatch(
-            catalog_topic, tp, raw_batch, producer, session if is_v1 else None, client.principal, outcome
-        )
         self._staged.append(batch)
-        if raw_batch.producer_id >= 0:
+        if batch.raw.producer_id >= 0:
             self._unanswered.setdefault(batch.sender, []).append(batch)
-            outcome.add_done_callback(partial(self._on_answer, batch))
+            batch.appended.add_done_callback(partial(self._on_answer, batch))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
         return batch
+
+    async def _checked_batch(self, request: Request, topic: Any, partition: Any, client: Client) -> StagedBatch:
+        """Check the rights, the topic, the records and the producer of a batch.
+
+        Raises:
+            RefusedError: The request or the batch is refused.
+            TxnStoreError: As above, or the storage does not answer.
+        """
+        body = request.body
+        if body.acks not in {-1, 0, 1}:
+            raise RefusedError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
+        name = field_value(topic, "name")
+        if name is not None:  # Without the right, a client must not learn whether a topic exists.
+            self._services.check(client, write_topics([name]))
+        catalog_topic = await self._services.find(name, field_value(topic, "topic_id"), partition.index)
+        self._services.check(client, write_topics([catalog_topic.name]))
+        catalog_topic, raw_batch = await self._check_batch(catalog_topic, partition.records or b"")
+        if raw_batch.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
+            raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
+        transactional_id = body.transactional_id
+        if raw_batch.is_transactional and transactional_id is None:
+            msg = "a batch of a transaction came without a transactional id"
+            raise RefusedError(ErrorCode.transactional_id_authorization_failed, msg)
+        if transactional_id is not None:
+            self._services.check(client, write_id(transactional_id))
+        identity = self._client_identity(raw_batch, transactional_id if raw_batch.is_transactional else None)
+        tp = TopicPartition(catalog_topic.name, partition.index)
+        if raw_batch.producer_id >= 0:
+            self._repetitions.check(_producer_partition(raw_batch, tp), raw_batch.base_sequence)
+        producer, session = identity, None
+        if raw_batch.is_transactional and request.version < PRODUCE_V2:
+            # A client of transactions v1 keeps its epoch: the chain has another one for each of its transactions.
+            producer, session = await self._transaction_identity(identity, raw_batch, tp), identity
+        outcome = asyncio.get_running_loop().create_future()
+        return StagedBatch(catalog_topic, tp, raw_batch, producer, session, client.principal, outcome)
 
     async def _check_batch(self, topic: CatalogTopic, records: bytes) -> tuple[CatalogTopic, RawBatch]:
         """Check a batch; return it and the version of the topic by which it is not too large."""
