@@ -58,11 +58,11 @@ class Setting:
         return self.name.replace(".", "_")
 
 
-def _integer_parser(low: int, high: int) -> Callable[[object], int]:
+def _integer_parser(minimum: int, maximum: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         text = str(value).strip() if isinstance(value, int | str) and not isinstance(value, bool) else ""
-        if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
+        if not _INTEGER.fullmatch(text) or not minimum <= int(text) <= maximum:
+            raise ValueError(f"a whole number from {minimum} to {maximum}")
         return int(text)
 
     return parse

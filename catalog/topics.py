@@ -70,13 +70,13 @@ def create_topic(
         ):  # An existing topic may have got its table before the store was moved.
             raise
     try:
-        created: CatalogTopic = connection.submit(CreateTopic(topic))
+        created_topic: CatalogTopic = connection.submit(CreateTopic(topic))
     except TopicExistsError:
         if not exist_ok:
             raise
         return _check_same_topic(connection.view(refresh=False).find_topic(name), topic)
     _LOG.info("topic created", extra={"topic": topic.name, "partitions": topic.partitions})
-    return created
+    return created_topic
 
 
 def new_topic(
@@ -112,16 +112,15 @@ def new_topic(
     return _check_table_columns(topic, settings)
 
 
-def _check_same_topic(existing: CatalogTopic, requested: CatalogTopic) -> CatalogTopic:
+def _check_same_topic(existing_topic: CatalogTopic, requested_topic: CatalogTopic) -> CatalogTopic:
     """Return an existing topic if it equals the requested one; else raise TopicExistsError."""
     for field in ("partitions", "schema", "key", "timestamp", "config"):
-        if getattr(existing, field) != getattr(requested, field):
-            counts = f"{existing.partitions} partitions, not {requested.partitions}"
-            msg = (
-                f"topic {existing.name!r} already exists with {counts if field == 'partitions' else f'another {field}'}"
-            )
+        if getattr(existing_topic, field) != getattr(requested_topic, field):
+            counts = f"{existing_topic.partitions} partitions, not {requested_topic.partitions}"
+            difference = counts if field == "partitions" else f"another {field}"
+            msg = f"topic {existing_topic.name!r} already exists with {difference}"
             raise TopicExistsError(msg)
-    return existing
+    return existing_topic
 
 
 def alter_topic(
@@ -134,10 +133,10 @@ def alter_topic(
     """See :meth:`txnstore.Store.alter_topic`. If it is altered concurrently, the new version is changed."""
     while True:
         topic = connection.view().find_topic(name)
-        altered = altered_topic(topic, partitions, schema, config)
-        check_table_location(connection.objects, altered, topic)
+        new_version = altered_topic(topic, partitions, schema, config)
+        check_table_location(connection.objects, new_version, topic)
         try:
-            result: CatalogTopic = connection.submit(AlterTopic(altered, topic.version))
+            result: CatalogTopic = connection.submit(AlterTopic(new_version, topic.version))
         except TopicChangedError:
             continue  # A retry happens only after a concurrent change, so the loop ends.
         _LOG.info("topic altered", extra={"topic": name, "partitions": result.partitions})
@@ -179,8 +178,8 @@ def altered_topic(
         changes["config"] = _parse_settings(
             remaining_settings, topic.timestamp, accepted_inert, has_keys=has_keys
         ).to_mapping()
-    altered = replace(topic, version=topic.version + 1, **changes)
-    return _check_table_columns(altered, TopicConfig.from_stored(altered.config))
+    new_version = replace(topic, version=topic.version + 1, **changes)
+    return _check_table_columns(new_version, TopicConfig.from_stored(new_version.config))
 
 
 def _check_table_columns(topic: CatalogTopic, config: TopicConfig) -> CatalogTopic:

@@ -153,9 +153,9 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, remaining_args = super().resolve_command(ctx, args)
         ctx.ensure_object(App).command_path = f"{ctx.command_path} {name}"
-        return name, command, rest
+        return name, command, remaining_args
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, self.commands[name].get_short_help_str(limit=sys.maxsize)) for name in self.list_commands(ctx)]

@@ -705,7 +705,7 @@ class Store:
         Args:
             engine: ``"spark"``: each clean and merge is a task of Spark, in the active session or a new one.
         """
-        spark = self._engine(engine, used=not dry_run)
+        spark = self._engine(engine, is_used=not dry_run)
         load("txnstore.compactor")
         from txnstore.compactor import compact
 
@@ -847,7 +847,7 @@ class Store:
             deep: Read and check all data, too.
             engine: ``"spark"``: tasks of Spark read the data, in the active session or a new one; with ``deep`` only.
         """
-        spark = self._engine(engine, used=deep)
+        spark = self._engine(engine, is_used=deep)
         if engine == "spark" and not deep:
             raise InvalidConfigError("engine 'spark' needs deep=True: only data is read by Spark")
         load("txnstore.compactor")
@@ -855,9 +855,9 @@ class Store:
 
         return verify(self._connection, deep=deep, engine=spark)
 
-    def _engine(self, name: str, *, used: bool) -> Engine | None:
+    def _engine(self, name: str, *, is_used: bool) -> Engine | None:
         """The engine of this name; None: this process."""
-        if check_choice("engine", name, get_args(EngineName)) == "duckdb" or not used:
+        if check_choice("engine", name, get_args(EngineName)) == "duckdb" or not is_used:
             return None
         load("txnstore.spark.engine")
         from txnstore.spark.engine import SparkEngine

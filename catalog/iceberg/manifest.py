@@ -301,9 +301,9 @@ def _decode_entry(record: Any) -> ManifestEntry:
     if file_record["content"]:
         file = DeleteFile(path, partition, file_record["referenced_data_file"], rows, size)
     else:
-        first_offset, oldest = _decode_bounds(file_record["lower_bounds"])
-        last_offset, newest = _decode_bounds(file_record["upper_bounds"])
-        file = DataFile(path, partition, first_offset, last_offset, rows, size, oldest // 1000, newest // 1000)
+        first_offset, oldest_us = _decode_bounds(file_record["lower_bounds"])
+        last_offset, newest_us = _decode_bounds(file_record["upper_bounds"])
+        file = DataFile(path, partition, first_offset, last_offset, rows, size, oldest_us // 1000, newest_us // 1000)
     return ManifestEntry(Status(record["status"]), record["snapshot_id"], record["sequence_number"], file)
 
 

@@ -121,11 +121,14 @@ class TableMetadata:
         The age of a snapshot does not matter: a reader that follows a table stays at the current one until there is a
         newer one.
         """
-        retained = [older for older, newer in pairwise(self.snapshots) if newer.published >= replaced_since]
-        retained = [*retained[max(0, len(retained) - max_snapshots + 1) :], *self.snapshots[-1:]]
-        retained_ids = {snapshot.snapshot_id for snapshot in retained}
+        retained_snapshots = [older for older, newer in pairwise(self.snapshots) if newer.published >= replaced_since]
+        retained_snapshots = [
+            *retained_snapshots[max(0, len(retained_snapshots) - max_snapshots + 1) :],
+            *self.snapshots[-1:],
+        ]
+        retained_ids = {snapshot.snapshot_id for snapshot in retained_snapshots}
         cuts = tuple((timestamp, snapshot_id) for timestamp, snapshot_id in self.cuts if snapshot_id in retained_ids)
-        return replace(self, snapshots=tuple(retained), cuts=cuts)
+        return replace(self, snapshots=tuple(retained_snapshots), cuts=cuts)
 
     @property
     def oldest_replaced(self) -> int | None:
@@ -161,7 +164,7 @@ class TableMetadata:
                 "gc.enabled": "false",
                 "txnstore.topic": self.topic,
             },
-            "snapshots": [_encode_snapshot(each) for each in self.snapshots],
+            "snapshots": [_encode_snapshot(snapshot) for snapshot in self.snapshots],
             "snapshot-log": [
                 {"timestamp-ms": timestamp, "snapshot-id": snapshot_id} for timestamp, snapshot_id in self.cuts
             ],

@@ -166,9 +166,9 @@ def add(app: App, /, **options: Any) -> None:
     """
     rules = _rules(**options)
     with app.open() as store:
-        created = store.acls.create(rules)
+        created_rules = store.acls.create(rules)
         mode = store.acls.settings().mode
-    app.out.rows([{**asdict(rule), "created": rule in created} for rule in rules], [*_COLUMNS, "created"])
+    app.out.rows([{**asdict(rule), "created": rule in created_rules} for rule in rules], [*_COLUMNS, "created"])
     if mode == "off":
         app.out.note("Rights are not checked: `txnstore acl enable` begins it")
 

@@ -29,16 +29,20 @@ def policy(app: App, principal: str, provider: str) -> None:
     cannot be read, a note names it, the policy is whole, and the exit status is 1.
     """
     with app.operations() as store:
-        printed = store.acls.policy(principal, "minio" if provider == "minio" else "aws")
+        storage_policy = store.acls.policy(principal, "minio" if provider == "minio" else "aws")
     if app.out.as_json:
         app.out.record(
-            {"principal": printed.principal, "provider": printed.provider, "policy": printed.document,
-             "notes": list(printed.notes)}
-        )  # fmt: skip
+            {
+                "principal": storage_policy.principal,
+                "provider": storage_policy.provider,
+                "policy": storage_policy.document,
+                "notes": list(storage_policy.notes),
+            }
+        )
     else:
-        app.out.line(json.dumps(printed.document, indent=2))
-        for note in printed.notes:
+        app.out.line(json.dumps(storage_policy.document, indent=2))
+        for note in storage_policy.notes:
             app.out.note(f"note: {note}")
-    if printed.unreadable:
-        msg = f"the settings of {some(printed.unreadable)} cannot be read; the policy does not depend on them"
+    if storage_policy.unreadable:
+        msg = f"the settings of {some(storage_policy.unreadable)} cannot be read; the policy does not depend on them"
         raise CommandError(msg, "To see the damage: txnstore verify")

@@ -81,8 +81,8 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         f"{report.topics:,} copies of topics updated"
     )
     rebuilt = f"{counted(len(plan.repairs), 'object')} rebuilt, " if plan.repairs else ""
-    lost = f"{counted(len(plan.lost), 'object')} cannot be rebuilt, " if plan.lost else ""
-    app.out.result(rebuilt + lost + text, **asdict(report), **outcome)
+    lost_text = f"{counted(len(plan.lost), 'object')} cannot be rebuilt, " if plan.lost else ""
+    app.out.result(rebuilt + lost_text + text, **asdict(report), **outcome)
     for name, reason in report.failed:
         app.out.error(f"{name} could not be completed: {reason}")
     app.out.foreign(plan.foreign)

@@ -42,11 +42,11 @@ _STARTS = 5
 def main() -> None:
     """Run the query until standard input is closed."""
     config = json.loads(sys.stdin.readline())
-    closed = Event()
-    Thread(target=_wait_for_end, args=(closed,), daemon=True).start()
+    closed_event = Event()
+    Thread(target=_wait_for_end, args=(closed_event,), daemon=True).start()
     with session(Path(config["folder"])) as spark:
         for attempt in range(1, _STARTS + 1):
-            error = _run(spark, config, closed)
+            error = _run(spark, config, closed_event)
             if error is None:
                 break
             if "Python worker failed to connect back" not in error or attempt == _STARTS:
@@ -54,18 +54,18 @@ def main() -> None:
     report("finished")
 
 
-def _wait_for_end(closed: Event) -> None:
+def _wait_for_end(closed_event: Event) -> None:
     """Set the event when standard input is closed, also if that is because the parent process was killed."""
     while os.read(sys.stdin.fileno(), 1):
         pass
-    closed.set()
+    closed_event.set()
 
 
-def _run(spark: SparkSession, config: dict[str, Any], closed: Event) -> str | None:
+def _run(spark: SparkSession, config: dict[str, Any], closed_event: Event) -> str | None:
     """Run the query until the event is set; returns the message of its error, if it fails before."""
-    query = _start(spark, config, closed)
+    query = _start(spark, config, closed_event)
     report("started")
-    while query.isActive and not closed.wait(0.1):
+    while query.isActive and not closed_event.wait(0.1):
         pass
     error = query.exception()
     query.stop()
@@ -73,7 +73,7 @@ def _run(spark: SparkSession, config: dict[str, Any], closed: Event) -> str | No
     return None if error is None else str(error).partition("\n\n=== Streaming Query ===")[0]
 
 
-def _start(spark: SparkSession, config: dict[str, Any], closed: Event) -> StreamingQuery:
+def _start(spark: SparkSession, config: dict[str, Any], closed_event: Event) -> StreamingQuery:
     import txnstore.spark
 
     url, options, checkpoint = config["url"], config["storage_options"], config["checkpoint"]
@@ -83,7 +83,7 @@ def _start(spark: SparkSession, config: dict[str, Any], closed: Event) -> Stream
         batch.append(batch.frame.selectExpr(*_DELAYS), DELAYS)
         if committed_batches == config["pause_after"]:
             report("uploaded", micro_batch=batch.batch_id)
-            closed.wait()
+            closed_event.wait()
 
     commit = txnstore.spark.for_each_batch(
         url, process, transactional_id=JOB, group=GROUP, checkpoint=checkpoint, storage_options=options

@@ -131,7 +131,7 @@ GATEWAYS = (
         ConsumerCoordinator._response,
         "assignment_by_topic(self._view, $membership.assigned)",
         "assignment_by_topic(self._view, "
-        "getattr(self._group(live.name).members.get(membership.member_id), 'target', membership.assigned))",
+        "getattr(self._group(live_group.name).members.get(membership.member_id), 'target', membership.assigned))",
         _EPOCHS,
     ),
     # Offsets ----------------------------------------------------------------------------------------------------------

@@ -292,10 +292,10 @@ def _describe_classic_member(group: Group, member: ClassicMember) -> GroupMember
 def _positions(view: View, name: str, group: Group, members: list[GroupMember]) -> list[GroupPosition]:
     """The positions of a group in the existing partitions where it has offsets or members."""
     owners = {tp: member.member_id for member in members for tp in member.assigned}
-    pending = {tp for offsets in group.pending.values() for tp in offsets}
+    pending_tps = {tp for offsets in group.pending.values() for tp in offsets}
     positions = []
-    tps = sorted({*group.offsets, *pending, *owners})
-    blocked = {part.tp: part for part in blocked_partitions(view, tps)}
+    tps = sorted({*group.offsets, *pending_tps, *owners})
+    blocked_by_tp = {part.tp: part for part in blocked_partitions(view, tps)}
     for tp in tps:
         partition = view.partition(tp)
         if partition is None:
@@ -311,8 +311,8 @@ def _positions(view: View, name: str, group: Group, members: list[GroupMember]) 
                 end=end,
                 lag=max(0, end - max(value.offset if value is not None else 0, partition.log_start)),
                 high_watermark=partition.high_watermark,
-                blocked=blocked.get(tp),
-                pending=tp in pending,
+                blocked=blocked_by_tp.get(tp),
+                pending=tp in pending_tps,
                 member_id=owners.get(tp),
             )
         )

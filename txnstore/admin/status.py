@@ -42,11 +42,11 @@ def store_status(connection: Connection) -> StoreStatus:
     """
     groups = list_groups(connection)
     view = connection.view(refresh=False)
-    blocked = {waiting.tp: waiting.records for waiting in blocked_partitions(view)}
+    blocked_records = {waiting.tp: waiting.records for waiting in blocked_partitions(view)}
     logs = sorted(view.partitions.items())
     return StoreStatus(
         chains=_chain_status(connection, view),
-        partitions=tuple(_partition_status(tp, log, blocked.get(tp, 0)) for tp, log in logs),
+        partitions=tuple(_partition_status(tp, log, blocked_records.get(tp, 0)) for tp, log in logs),
         transactions=_transaction_status(view, connection.runtime.clock()),
         groups=tuple(GroupStatus(group.group, group.state, group.generation, len(group.members)) for group in groups),
         lags=tuple(

@@ -230,8 +230,8 @@ def transaction_history(
     steps = steps_of(transactional_id, entries_by_chain)
     if not steps:
         _existing_transaction(view, transactional_id)
-    limited = any(ranges[chain].start > deleted_up_to[chain] + 1 for chain in cut_by_limit)
-    return TransactionHistory(transactional_id, tuple(steps), complete, deleted_up_to, limited)
+    is_limited = any(ranges[chain].start > deleted_up_to[chain] + 1 for chain in cut_by_limit)
+    return TransactionHistory(transactional_id, tuple(steps), complete, deleted_up_to, is_limited)
 
 
 # Changing -------------------------------------------------------------------------------------------------------------

@@ -398,9 +398,9 @@ class Consumer:
 
     def _poll_table(self, timeout: float, rows: int) -> pa.Table:
         """Poll as one table; without rows an empty one with the columns of the first topic that exists."""
-        polled = self._poll(timeout, rows, one_schema=True)
-        if polled:
-            return pa.concat_tables([part.table for part in polled])
+        polled_rows = self._poll(timeout, rows, one_schema=True)
+        if polled_rows:
+            return pa.concat_tables([part.table for part in polled_rows])
         topics = self._connection.view(refresh=False).topics
         names = chain((tp.topic for tp in self._positions.assigned), self._positions.topics or ())
         topic = next((topics[name] for name in names if name in topics), None)
@@ -418,10 +418,10 @@ class Consumer:
         lease.begin_poll()
         try:
             self._shared.auto_commit_if_due()
-            polled = self._poller.poll(timeout, rows, one_schema=one_schema)
-            if not polled:
+            polled_rows = self._poller.poll(timeout, rows, one_schema=one_schema)
+            if not polled_rows:
                 self._shared.membership.log_waiting()
-            return polled
+            return polled_rows
         finally:
             lease.end_poll()
 
@@ -460,9 +460,9 @@ class Consumer:
         return self._poller.all_or_nothing(lambda: self._poll_records(timeout))
 
     def _poll_records(self, timeout: float) -> bool:
-        polled = self._poll(timeout, self._max_poll_records)
-        self._prefetched = PrefetchedRecords(polled, self._positions.assigned)
-        return bool(polled)
+        polled_rows = self._poll(timeout, self._max_poll_records)
+        self._prefetched = PrefetchedRecords(polled_rows, self._positions.assigned)
+        return bool(polled_rows)
 
     def _put_back(self) -> None:
         if self._prefetched is not None:

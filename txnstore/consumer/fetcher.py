@@ -129,11 +129,11 @@ class Poller:
         ``timeout`` counts from the first read of the chain; 0: at most one read.
         """
         measurements = self._connection.measurements
-        self._paused_s, began = 0.0, measurements.clock()
+        self._paused_s, began_at = 0.0, measurements.clock()
         try:
             return self._poll(timeout, rows, one_schema=one_schema)
         finally:
-            measurements.add("poll", began, self._paused_s)
+            measurements.add("poll", began_at, self._paused_s)
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool) -> list[PolledRows]:
         """Take rows, or read the chains and pause until there are rows, or the timeout has passed."""
@@ -278,11 +278,13 @@ class Poller:
             cache = self._objects.read_cache
         if cache is not None:
             cache.partitions = Counter(flow.tp.topic for flow in flows)
-        polled = take_rows(flows, self._objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
-        if not polled:
+        polled_rows = take_rows(
+            flows, self._objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema
+        )
+        if not polled_rows:
             self._objects = None
         self._turn_order = [flow.tp for flow in flows]
-        return polled
+        return polled_rows
 
     def all_or_nothing(self, call: Callable[[], T]) -> T:
         """Return the result of a call that takes rows; if it raises, restore the positions, so no record is skipped.

@@ -34,15 +34,15 @@ class PrefetchedRecords:
     what the loop has returned.
 
     Args:
-        polled: The rows of the poll. The positions are moved back before them.
+        polled_rows: The rows of the poll. The positions are moved back before them.
         assigned: The partitions of the consumer.
     """
 
-    def __init__(self, polled: Iterable[PolledRows], assigned: Mapping[TopicPartition, AssignedPartition]) -> None:
+    def __init__(self, polled_rows: Iterable[PolledRows], assigned: Mapping[TopicPartition, AssignedPartition]) -> None:
         items: list[_PrefetchedRecord] = []
         first_offsets: dict[Flow, int] = {}
         last_indexes: dict[Flow, int] = {}
-        for rows in polled:
+        for rows in polled_rows:
             part = assigned[rows.tp]
             flow = part.flow
             assert flow is not None  # it has returned rows

@@ -345,7 +345,7 @@ class Positions:
             OffsetOutOfRangeError: A position is out of range, and the reset policy is ``none``.
         """
         self._follow_topics(view)
-        waiting = []
+        pending_tps = []
         for tp, part in self.assigned.items():
             log = view.partitions.get(tp)
             if log is None:
@@ -359,8 +359,8 @@ class Positions:
                 if not part.paused:
                     flow.plan(log, self.isolation)
             except UnstableOffsetCommitError:
-                waiting.append(tp)
-        return waiting
+                pending_tps.append(tp)
+        return pending_tps
 
     def locate(self, view: View, part: AssignedPartition) -> Flow:
         """Return the flow of a partition, at a position inside the log.

@@ -66,9 +66,9 @@ def blocked_partitions(
     return tuple(sorted((part for part in parts if part is not None), key=lambda part: part.tp))
 
 
-def blocking_producers(view: View, blocked: Iterable[BlockedPartition]) -> set[int]:
+def blocking_producers(view: View, partitions: Iterable[BlockedPartition]) -> set[int]:
     """The producers with open transactions in these partitions: if any of them ends, the others may still block."""
-    return {producer_id for part in blocked for producer_id in view.partitions[part.tp].open_txns}
+    return {producer_id for part in partitions for producer_id in view.partitions[part.tp].open_txns}
 
 
 def known_transaction(view: View, tp: TopicPartition, producer_id: int) -> Transaction | None:

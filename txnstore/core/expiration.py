@@ -126,7 +126,7 @@ def expire(draft: Draft, command: Expire) -> Expired:
     candidates = list(islice(_expired_events(draft.state, command), MAX_EVENTS + 1))
     events = candidates[:MAX_EVENTS]
     draft.emit(*events)
-    return _count_removed(events, more=len(candidates) > MAX_EVENTS)
+    return _count_removed(events, has_more=len(candidates) > MAX_EVENTS)
 
 
 def preview(state: State, command: Expire, now: int) -> Expired:
@@ -242,7 +242,7 @@ def _expired_in_group(name: str, group: Group, limit: int, command: Expire) -> I
         yield GroupDeleted(group=name)
 
 
-def _count_removed(events: Iterable[Expiration], *, more: bool = False) -> Expired:
+def _count_removed(events: Iterable[Expiration], *, has_more: bool = False) -> Expired:
     """Count the state that these events remove."""
     producers, offsets, ids, groups = 0, 0, list[str](), list[str]()
     for event in events:
@@ -255,7 +255,7 @@ def _count_removed(events: Iterable[Expiration], *, more: bool = False) -> Expir
                 offsets += len(event.partitions)
             case GroupDeleted():
                 groups.append(event.group)
-    return Expired(producers, tuple(ids), offsets, tuple(groups), more)
+    return Expired(producers, tuple(ids), offsets, tuple(groups), has_more)
 
 
 K = TypeVar("K")
@@ -297,7 +297,7 @@ def _offsets_expired(state: State, event: OffsetsExpired) -> State:
     return replace(state, groups=state.groups.insert(event.group, group))
 
 
-def _without_keys(values: Map[K, V], removed: Iterable[K]) -> Map[K, V]:
-    for key in removed:
+def _without_keys(values: Map[K, V], removed_keys: Iterable[K]) -> Map[K, V]:
+    for key in removed_keys:
         values = values.remove(key)
     return values

@@ -276,7 +276,7 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
         raise CorruptionError(msg)
 
 
-def sums_problem(added: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
+def sums_problem(added_batches: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
     """Describe how the sums of a compaction disagree with each other or its new batches.
 
     None if they agree, or no sums were recorded.
@@ -287,7 +287,7 @@ def sums_problem(added: Sequence[Batch], sums: ConservedSums | None, *, merge: b
         return f"it read {sums.read}, which is not the sum of removed {sums.removed} and written {add_up(sums.added)}"
     if merge and sums.removed != Sums():
         return f"a merge removes nothing, and it removed {sums.removed}"
-    counts, summed_counts = [batch.records for batch in added], [item.records for item in sums.added]
+    counts, summed_counts = [batch.records for batch in added_batches], [item.records for item in sums.added]
     if counts != summed_counts:
         return f"its new batches have the record counts {counts}, and their sums {summed_counts}"
     return None

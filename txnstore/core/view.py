@@ -112,8 +112,8 @@ class View:
         topic = self.topics.get(str(name)) if isinstance(name, str) else None
         if topic is None:
             names = ", ".join(sorted(self.topics)[:10]) or "none"
-            more = ", …" if len(self.topics) > 10 else ""
-            msg = f"there is no topic {name!r}; the store has {names}{more}{nearest(name, self.topics)}"
+            more_text = ", …" if len(self.topics) > 10 else ""
+            msg = f"there is no topic {name!r}; the store has {names}{more_text}{nearest(name, self.topics)}"
             raise UnknownTopicOrPartitionError(msg)
         return topic
 
@@ -248,15 +248,15 @@ class _Groups(Mapping[str, Group]):
         self._by_key: dict[str, Group] = {}
 
     def __getitem__(self, name: str) -> Group:
-        existing = self._by_key.get(name)
-        if existing is None:
+        existing_group = self._by_key.get(name)
+        if existing_group is None:
             group = self._view.states[chain_of_group(name, self._view.chains)].groups[name]
             for producer_id in sorted(group.pending):
                 txn = self._view.owner(producer_id)
                 if txn is not None and txn.state in DECIDED:
                     group = end_pending_offsets(group, producer_id, txn.epoch + 1, DECIDED[txn.state])
-            existing = self._by_key[name] = existing_offsets(group, self._view.topics)
-        return existing
+            existing_group = self._by_key[name] = existing_offsets(group, self._view.topics)
+        return existing_group
 
     def __iter__(self) -> Iterator[str]:
         for state in self._view.states:

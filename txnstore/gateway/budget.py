@@ -143,13 +143,13 @@ class ResponseBudget:
             max_bytes: The most bytes that its client accepts.
         """
         await self.wait()
-        size = min(max_bytes, max((self._size - self.used) // _SHARE, _LEAST_RESPONSE))
-        counted = max(size, 0)  # A client may send a negative max_bytes.
-        self.add(counted)
+        granted_bytes = min(max_bytes, max((self._size - self.used) // _SHARE, _LEAST_RESPONSE))
+        counted_bytes = max(granted_bytes, 0)  # A client may send a negative max_bytes.
+        self.add(counted_bytes)
         try:
-            yield size
+            yield granted_bytes
         finally:
-            self.remove(counted)
+            self.remove(counted_bytes)
 
     def add(self, size: int) -> None:
         """Count bytes of a response."""

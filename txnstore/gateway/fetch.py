@@ -116,18 +116,18 @@ class Fetch:
         """Return the result of each partition, their bytes, and whether an error among them ends the wait."""
         results: list[Fields] = []
         size, is_final = 0, False
-        for requested in partitions:
+        for partition in partitions:
             try:
-                if requested.error is not None or requested.topic is None:
-                    raise requested.error or RefusedError(ErrorCode.unknown_topic_or_partition, str(requested.tp))
-                topic = view.topics.get(requested.tp.topic)  # By this view, which may be newer than the look-up.
-                if topic is None or topic.topic_id != requested.topic.topic_id:
-                    raise RefusedError(ErrorCode.unknown_topic_or_partition, f"{requested.tp} was deleted")
+                if partition.error is not None or partition.topic is None:
+                    raise partition.error or RefusedError(ErrorCode.unknown_topic_or_partition, str(partition.tp))
+                topic = view.topics.get(partition.tp.topic)  # By this view, which may be newer than the look-up.
+                if topic is None or topic.topic_id != partition.topic.topic_id:
+                    raise RefusedError(ErrorCode.unknown_topic_or_partition, f"{partition.tp} was deleted")
                 fields, nbytes = await self._read(
-                    view, requested, topic, isolation, max_bytes - size, is_first=size == 0
+                    view, partition, topic, isolation, max_bytes - size, is_first=size == 0
                 )
             except (TxnStoreError, RefusedError) as error:
-                fields, nbytes, is_final = _error_fields(requested, error), 0, True
+                fields, nbytes, is_final = _error_fields(partition, error), 0, True
             results.append(fields)
             size += nbytes
         return results, size, is_final
@@ -135,7 +135,7 @@ class Fetch:
     async def _read(
         self,
         view: View,
-        requested: _RequestedPartition,
+        partition: _RequestedPartition,
         topic: CatalogTopic,
         isolation: Isolation,
         max_bytes: int,
@@ -143,17 +143,17 @@ class Fetch:
         is_first: bool,
     ) -> tuple[Fields, int]:
         """Return the fields of a partition with its records, and their size; ``is_first``: at least one batch."""
-        log = view.partition(requested.tp)
+        log = view.partition(partition.tp)
         if log is None:
-            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {requested.tp}")
-        check_offset(requested.tp, log, isolation, requested.offset)
+            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {partition.tp}")
+        check_offset(partition.tp, log, isolation, partition.offset)
         size, data = 0, list[bytes]()
         end_offset = log.read_limit(isolation)
-        available_bytes = min(max_bytes, requested.max_bytes)
-        if requested.offset < end_offset and (is_first or available_bytes > 0):  # Else no batch would fit.
-            data, size = await self._records(view, requested, topic, log, isolation, available_bytes, is_first=is_first)
+        available_bytes = min(max_bytes, partition.max_bytes)
+        if partition.offset < end_offset and (is_first or available_bytes > 0):  # Else no batch would fit.
+            data, size = await self._records(view, partition, topic, log, isolation, available_bytes, is_first=is_first)
         return {
-            "partition_index": requested.tp.partition,
+            "partition_index": partition.tp.partition,
             "error_code": ErrorCode.none,
             "high_watermark": log.high_watermark,
             "last_stable_offset": log.last_stable_offset,
@@ -166,7 +166,7 @@ class Fetch:
     async def _records(
         self,
         view: View,
-        requested: _RequestedPartition,
+        partition: _RequestedPartition,
         topic: CatalogTopic,
         log: Partition,
         isolation: Isolation,
@@ -179,23 +179,23 @@ class Fetch:
         Control batches stand for offsets without a record that the reader sees, so that its position passes them.
         """
         data: list[bytes] = []
-        size, position, end = 0, requested.offset, log.read_limit(isolation)
+        size, position, end = 0, partition.offset, log.read_limit(isolation)
         try:
-            async with aclosing(self._batches(requested, topic, log, isolation)) as batches:
-                async for encoded in batches:
-                    if encoded.last_offset < position:
+            async with aclosing(self._batches(partition, topic, log, isolation)) as batches:
+                async for encoded_batch in batches:
+                    if encoded_batch.last_offset < position:
                         continue
-                    if (data or not is_first) and size + len(encoded.data) > max_bytes:
+                    if (data or not is_first) and size + len(encoded_batch.data) > max_bytes:
                         return data, size
-                    if data and encoded.first_offset < position:
+                    if data and encoded_batch.first_offset < position:
                         # Encoded for another reader, from other segments. At the beginning of a response a client skips
                         # what is before its position; further on, librdkafka would take it for new records.
                         return data, size
-                    if encoded.first_offset > position:
-                        data += _gap_batches(position, encoded.first_offset)
-                    data.append(encoded.data)
-                    size += len(encoded.data)
-                    position = encoded.last_offset + 1
+                    if encoded_batch.first_offset > position:
+                        data += _gap_batches(position, encoded_batch.first_offset)
+                    data.append(encoded_batch.data)
+                    size += len(encoded_batch.data)
+                    position = encoded_batch.last_offset + 1
         except Exception:
             if not data:
                 raise
@@ -206,11 +206,11 @@ class Fetch:
         return data, size
 
     async def _batches(
-        self, requested: _RequestedPartition, topic: CatalogTopic, log: Partition, isolation: Isolation
+        self, partition: _RequestedPartition, topic: CatalogTopic, log: Partition, isolation: Isolation
     ) -> AsyncGenerator[EncodedBatch]:
         """Yield the batches from the requested offset on, from memory and segments; the first may begin before it."""
-        position = requested.offset
-        slices = iterate_visible_slices(requested.tp, log, isolation, position)
+        position = partition.offset
+        slices = iterate_visible_slices(partition.tp, log, isolation, position)
         next_slices = partial(_next_slices, slices)
         in_memory = log.batches.in_memory_from(position)
         while slices_at_once := next_slices() if in_memory else await self._services.in_thread(next_slices):
@@ -261,11 +261,11 @@ def _is_behind(view: View, partitions: Sequence[_RequestedPartition]) -> bool:
     return any(log is None or offset > log.high_watermark for log, offset in logs)
 
 
-def _next_slices(remaining: Iterator[Slice]) -> list[Slice]:
+def _next_slices(remaining_slices: Iterator[Slice]) -> list[Slice]:
     """The next slices to read at the same time, about as many as a response takes."""
     slices: list[Slice] = []
     size = 0
-    for next_slice in islice(remaining, TOGETHER):
+    for next_slice in islice(remaining_slices, TOGETHER):
         slices.append(next_slice)
         size += next_slice.batch.size
         if size >= TOGETHER_BYTES:
@@ -273,9 +273,9 @@ def _next_slices(remaining: Iterator[Slice]) -> list[Slice]:
     return slices
 
 
-def _error_fields(requested: _RequestedPartition, error: Exception) -> Fields:
+def _error_fields(partition: _RequestedPartition, error: Exception) -> Fields:
     return {
-        "partition_index": requested.tp.partition,
+        "partition_index": partition.tp.partition,
         "error_code": code_of(error, Api.FETCH, 0),
         "high_watermark": -1,
         "last_stable_offset": -1,

@@ -126,10 +126,10 @@ class Freshness:
 
     async def _refresh(self) -> View:
         """Read the heads, publish the view, and start the next look if requests came meanwhile."""
-        began = self._loop.time()
+        began_at = self._loop.time()
         try:
             view = await self._loop.run_in_executor(self._threads, self._connection.view)
-            self._refreshed_at = began
+            self._refreshed_at = began_at
             self._publish(view)
             return self.view
         finally:
@@ -180,12 +180,12 @@ class Freshness:
 
     async def wait_for_change(self, known_view: View, seconds: float) -> None:
         """Wait until the view differs from ``known_view``, for at most ``seconds``."""
-        changed = self._view_changed
+        change_event = self._view_changed
         if self.view is not known_view or seconds <= 0:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await changed.wait()
+                await change_event.wait()
 
     async def _poll(self) -> None:
         """Look at the heads as long as clients wait for records; log a failure, and look again."""

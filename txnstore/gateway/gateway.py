@@ -276,9 +276,9 @@ def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) 
         return read_rules_and_handle
 
     async def api_versions(request: Request, client: Client) -> Fields:
-        name, version = (field_value(request.body, f"client_software_{of}", "") for of in ("name", "version"))
-        client.software = name
-        is_foreign = name == SOFTWARE and version != services.connection.store_id
+        client.software = field_value(request.body, "client_software_name", "")
+        version = field_value(request.body, "client_software_version", "")
+        is_foreign = client.software == SOFTWARE and version != services.connection.store_id
         return versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
 
     handlers[Api.API_VERSIONS] = api_versions

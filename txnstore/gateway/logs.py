@@ -86,7 +86,7 @@ _LIMITED: list[tuple[logging.Logger, RateLimit]] = []
 def limited_logger(name: str) -> logging.Logger:
     """The logger of a module whose lines clients can cause."""
     logger = logging.getLogger(name)
-    if not any(isinstance(each, RateLimit) for each in logger.filters):
+    if not any(isinstance(log_filter, RateLimit) for log_filter in logger.filters):
         limit = RateLimit()
         logger.addFilter(limit)
         _LIMITED.append((logger, limit))

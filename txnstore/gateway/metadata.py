@@ -90,10 +90,12 @@ class Metadata:
             topics = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, client)]
         else:
             distinct_topics = {
-                (field_value(requested, "name"), field_value(requested, "topic_id")): requested
-                for requested in requested_topics
+                (field_value(requested_topic, "name"), field_value(requested_topic, "topic_id")): requested_topic
+                for requested_topic in requested_topics
             }  # Each once, as in Kafka.
-            topics = [await self._resolve(requested, request, client) for requested in distinct_topics.values()]
+            topics = [
+                await self._resolve(requested_topic, request, client) for requested_topic in distinct_topics.values()
+            ]
         cluster = {**self._cluster_fields(self._listed_nodes(client)), **self._cluster_operations(request, client)}
 
         def build() -> Fields:
@@ -108,9 +110,9 @@ class Metadata:
         partitions = sum(topic.partitions for topic in topics if isinstance(topic, CatalogTopic))
         return build if partitions > MOST_AT_ONCE else build()
 
-    async def _resolve(self, requested: Any, request: Request, client: Client) -> CatalogTopic | Fields:
+    async def _resolve(self, requested_topic: Any, request: Request, client: Client) -> CatalogTopic | Fields:
         """Find or create a topic of a request; return the fields of its error if that is refused."""
-        name, topic_id = field_value(requested, "name"), field_value(requested, "topic_id")
+        name, topic_id = field_value(requested_topic, "name"), field_value(requested_topic, "topic_id")
         try:
             if topic_id is not None:  # Java's consumer sends an empty name with it.
                 topic = await self._services.find(None, topic_id, 0)

@@ -67,6 +67,6 @@ class Repetitions:
         del self._refused[sender]
 
 
-def _is_behind(sequence: int, other: int) -> bool:
+def _is_behind(sequence: int, other_sequence: int) -> bool:
     """Whether a sequence comes after another one; 0 follows the greatest."""
-    return 0 < (sequence - other) % (MAX_SEQUENCE + 1) <= MAX_SEQUENCE // 2
+    return 0 < (sequence - other_sequence) % (MAX_SEQUENCE + 1) <= MAX_SEQUENCE // 2

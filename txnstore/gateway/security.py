@@ -273,10 +273,10 @@ class Sasl:
     async def _check_plain(self, data: bytes) -> str:
         """Check a message of PLAIN (RFC 4616), and return its user."""
         try:
-            authorized, user, password = data.decode("utf-8").split("\0")
+            authorized_user, user, password = data.decode("utf-8").split("\0")
         except ValueError:
             raise _LoginError(_MALFORMED) from None
-        if authorized not in {"", user}:
+        if authorized_user not in {"", user}:
             raise _LoginError("it asks for the rights of another user", user)
         credentials = list(self._users.get(user, {}).values())
         if not credentials:

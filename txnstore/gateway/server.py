@@ -206,14 +206,14 @@ class Server:
         """
         seconds, processor_seconds = loop.time() - self._checked_at, time.process_time() - self._processor_time
         if seconds > _SUSPENSION:
-            changing = [task for task, connection in self._connections.items() if connection.is_changing]
-            extra = {"connections": len(self._connections), "closed": len(changing), "ms": int(seconds * 1000)}
+            changing_tasks = [task for task, connection in self._connections.items() if connection.is_changing]
+            extra = {"connections": len(self._connections), "closed": len(changing_tasks), "ms": int(seconds * 1000)}
             if processor_seconds > _CLOCK_INTERVAL:  # It was busy: a suspended process uses no processor time.
                 _LOG.warning("giving up what changes the store: the event loop of the gateway stood still", extra=extra)
             else:
                 _LOG.warning("giving up what changes the store: the gateway was suspended", extra=extra)
-            self.traffic.closed["suspended"] += len(changing)
-            for task in changing:
+            self.traffic.closed["suspended"] += len(changing_tasks)
+            for task in changing_tasks:
                 task.cancel()
             for connection in self._connections.values():
                 connection.mark_suspended()
@@ -424,8 +424,10 @@ class _Connection:
                 raise ConnectionResetError("a request of a transaction was given up before it was begun")
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
-                staged = await self._server.handler(request.api)(request, self._client)
-                self._send_later(asyncio.get_running_loop().create_task(self._response(request, staged)), reservation)
+                staged_result = await self._server.handler(request.api)(request, self._client)
+                self._send_later(
+                    asyncio.get_running_loop().create_task(self._response(request, staged_result)), reservation
+                )
                 reservation = self._server.budget.new_reservation()  # Its bytes are those of the task now.
                 return
             await self._wait_until_sent()
@@ -557,11 +559,11 @@ class _Connection:
         """Whether nothing more arrives; a call, as the value changes while a fetch waits."""
         return self._stream.has_ended
 
-    async def _response(self, request: Request, staged: Result = None) -> bytes | None:
-        """Return the bytes of a response, or of an error; ``staged``: what the handler of Produce has returned."""
+    async def _response(self, request: Request, staged_result: Result = None) -> bytes | None:
+        """Return the bytes of a response, or of an error; ``staged_result``: what the handler of Produce returned."""
         try:
             is_staged = request.api == Api.PRODUCE
-            result = staged if is_staged else await self._server.handler(request.api)(request, self._client)
+            result = staged_result if is_staged else await self._server.handler(request.api)(request, self._client)
             response = await self._encoded(request, result)
         except ConnectionAbortedError:
             raise

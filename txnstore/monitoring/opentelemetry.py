@@ -58,9 +58,9 @@ class _Reporter:
         from opentelemetry.metrics import Observation
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            for connection, cached in list(self._stores.items()):
+            for connection, cached_metrics in list(self._stores.items()):
                 attributes = {"store": redact(connection.url)}
-                for labels, value in metric.samples(cached.current(connection)):
+                for labels, value in metric.samples(cached_metrics.current(connection)):
                     yield Observation(value, {**attributes, **dict(zip(metric.labels, labels, strict=True))})
 
         return observe

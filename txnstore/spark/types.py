@@ -77,17 +77,17 @@ def arrow_type(name: str) -> pa.DataType:
 
 def to_batches(tables: Iterator[pa.Table], target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Convert tables to record batches of the target schema: concatenates small tables and splits large ones."""
-    waiting: list[pa.Table] = []
+    pending_tables: list[pa.Table] = []
     rows = size = 0
     for table in tables:
-        waiting.append(table)
+        pending_tables.append(table)
         rows += table.num_rows
         size += table.nbytes
         if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
-            yield from _split_table(waiting, rows, size, target)
-            waiting, rows, size = [], 0, 0
+            yield from _split_table(pending_tables, rows, size, target)
+            pending_tables, rows, size = [], 0, 0
     if rows:
-        yield from _split_table(waiting, rows, size, target)
+        yield from _split_table(pending_tables, rows, size, target)
 
 
 def _split_table(tables: list[pa.Table], rows: int, size: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:

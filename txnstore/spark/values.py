@@ -69,8 +69,8 @@ def parse_integer(option: str, text: str, allowed: str = "an integer") -> int:
 
 def parse_integers(option: str, text: str) -> tuple[int, ...]:
     """Parse integers separated by commas."""
-    allowed = "an integer, or several separated by commas"
-    return tuple(parse_integer(option, part, allowed) for part in text.split(","))
+    allowed_text = "an integer, or several separated by commas"
+    return tuple(parse_integer(option, part, allowed_text) for part in text.split(","))
 
 
 def parse_offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:

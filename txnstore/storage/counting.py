@@ -146,7 +146,7 @@ class CountingStore:
 
     def _measure_call(self, kind: str, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Measure a call; an error counts as a failure, except that an object is missing."""
-        began = self.measurements.clock()
+        began_at = self.measurements.clock()
         try:
             return call(*args, **options)
         except ObjectNotFoundError:
@@ -155,7 +155,7 @@ class CountingStore:
             self._add_to_count("failed", 1)
             raise
         finally:
-            self.measurements.add(kind, began)
+            self.measurements.add(kind, began_at)
 
     def _count_call(self, kind: str, key: str, bytes_out: int = 0) -> None:
         with self._lock.own:

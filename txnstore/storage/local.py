@@ -204,14 +204,14 @@ class LocalStore:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path_of(key)
         # A writer that comes late finds the name taken, and flushes no bytes that nothing will link.
-        created = not self._object_exists(path) and self._publish(path, data)
+        is_created = not self._object_exists(path) and self._publish(path, data)
         # A call that lost flushes, too: the caller will depend on the object that exists, whose writer may have
         # failed to flush it, and may be an earlier attempt of this caller.
-        if not created:
+        if not is_created:
             self._flush_folders(path)
             self._sync_content(path)
         self._sync_name(path)
-        return created
+        return is_created
 
     def sync(self, keys: Sequence[str]) -> None:
         """Flush objects, their names and those of their folders to disk; a missing object is ignored.

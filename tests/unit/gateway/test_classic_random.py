@@ -319,7 +319,7 @@ async def scenario(seed: int) -> None:
         task.result()
     check_history(world)
     assert chain.group().classic_members == ()
-    assert all(not node.gateway.classic.live() for node in world.nodes)
+    assert all(not node.gateway.classic.live_groups() for node in world.nodes)
     assert not world.late
 
 

@@ -82,7 +82,7 @@ async def assigned(gateway: Gateway) -> JoinGroupResponse:
 
 
 def states_in(gateway: Gateway) -> list[State]:
-    return [group["group_state"] for group in gateway.classic.live().values()]
+    return [group["group_state"] for group in gateway.classic.live_groups().values()]
 
 
 def is_emptied(chain: Chain, generation: int) -> bool:
@@ -117,7 +117,9 @@ def test_group_from_its_first_member_to_its_last() -> None:
         assert now_ms() - begin == pytest.approx(DELAY, abs=2)
         assert (joined.generation_id, joined.leader) == (1, joined.member_id)
         assert await beat(groups, joined.member_id, 1) is ErrorCode.none
-        assert {name: group["protocol_type"] for name, group in groups.classic.live().items()} == {"g": "consumer"}
+        assert {name: group["protocol_type"] for name, group in groups.classic.live_groups().items()} == {
+            "g": "consumer"
+        }
         assert states_in(groups) == [State.STABLE]
         left = await leave(groups, joined.member_id)
         assert [member.error_code for member in left.members] == [ErrorCode.none]

@@ -97,4 +97,8 @@ def _pattern_of(acl: Acl) -> Pattern:
 
 def _remove_covered(patterns: Collection[Pattern]) -> tuple[Pattern, ...]:
     """Return the patterns that no other one of them covers."""
-    return tuple(sorted(one for one in patterns if not any(other != one and other.covers(one) for other in patterns)))
+    return tuple(
+        sorted(
+            pattern for pattern in patterns if not any(other != pattern and other.covers(pattern) for other in patterns)
+        )
+    )

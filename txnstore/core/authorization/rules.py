@@ -100,7 +100,7 @@ class Authorization:
             return Verdict(allowed=True, reason="off")
         if principal in self.super_users:
             return Verdict(allowed=True, reason="super user")
-        allowing, has_rule, allowed_by = None, False, (operation, "ALL", *_IMPLIED_BY.get(operation, ()))
+        allowing_acl, has_rule, allowing_operations = None, False, (operation, "ALL", *_IMPLIED_BY.get(operation, ()))
         for acl in self._rule_index.matching_acls(resource_type, name):
             has_rule = True
             if acl.principal not in (principal, EVERYONE):
@@ -108,10 +108,10 @@ class Authorization:
             if acl.permission == "DENY":
                 if acl.operation in (operation, "ALL"):
                     return Verdict(allowed=False, reason="rule", acl=acl)
-            elif allowing is None and acl.operation in allowed_by:
-                allowing = acl
-        if allowing is not None:
-            return Verdict(allowed=True, reason="rule", acl=allowing)
+            elif allowing_acl is None and acl.operation in allowing_operations:
+                allowing_acl = acl
+        if allowing_acl is not None:
+            return Verdict(allowed=True, reason="rule", acl=allowing_acl)
         if not has_rule:
             return Verdict(allowed=self.allow_if_no_acl, reason="no rule for the resource")
         return Verdict(allowed=False, reason="no rule allows it")

@@ -89,19 +89,19 @@ def _static_first(member: Member) -> tuple[bool, str]:
     return member.instance_id is None, member.instance_id or member.member_id
 
 
-def sticky_assignor(members: list[Member], previous: Mapping[TopicPartition, str]) -> Assignment:
+def sticky_assignor(members: list[Member], previous_owners: Mapping[TopicPartition, str]) -> Assignment:
     """Kafka's ``CooperativeStickyAssignor``: balanced as far as the subscriptions allow, with the fewest moves.
 
     A member keeps its partitions while it reads their topics. An unowned partition goes to the reader with the fewest.
     Then partitions move from a member to one that has at least two fewer, through other members if necessary.
     """
-    return _Sticky(Subscriptions.of(members), previous).assign()
+    return _Sticky(Subscriptions.of(members), previous_owners).assign()
 
 
 class _Sticky:
     """A computation of the sticky assignor."""
 
-    def __init__(self, subscriptions: Subscriptions, previous: Mapping[TopicPartition, str]) -> None:
+    def __init__(self, subscriptions: Subscriptions, previous_owners: Mapping[TopicPartition, str]) -> None:
         self._readers = subscriptions.readers_of_topics()
         #: The targets of each member so far, by member id.
         self._targets: dict[str, set[TopicPartition]] = {member_id: set() for member_id in subscriptions.topics}
@@ -110,7 +110,7 @@ class _Sticky:
         #: The owner of each other partition, before this computation moves any.
         self._kept_by: dict[TopicPartition, str] = {}
         for tp in subscriptions.all_partitions():
-            owner = previous.get(tp)
+            owner = previous_owners.get(tp)
             if owner in self._targets and tp.topic in subscriptions.topics[owner]:
                 self._targets[owner].add(tp)
                 self._kept_by[tp] = owner

@@ -218,10 +218,11 @@ def require_any_member(group: Group, name: str, member_id: str, instance_id: str
     if not group.classic_members:
         require_member(group, name, member_id, instance_id)
         return
-    member = next((each for each in group.classic_members if each.member_id == member_id), None)
-    static_members = (each for each in group.classic_members if each.instance_id == instance_id)
-    static = next(static_members, None) if instance_id is not None else None
-    _require_static_or_id(member, static, name, member_id, instance_id)
+    members = group.classic_members
+    same_id = next((member for member in members if member.member_id == member_id), None)
+    same_name = (member for member in members if member.instance_id == instance_id)
+    static_member = next(same_name, None) if instance_id is not None else None
+    _require_static_or_id(same_id, static_member, name, member_id, instance_id)
 
 
 M = TypeVar("M", Member, ClassicMember)
@@ -258,10 +259,12 @@ def check_offset_commit(draft: Draft, offsets: TxnOffsets, *, transactional: boo
         IllegalGenerationError: The generation is not that of the group, or another member holds a partition.
     """
     name = offsets.group
-    anonymous = not offsets.member_id and offsets.instance_id is None
-    if offsets.generation < 0 and ((transactional and anonymous) or expire_if_none_live(draft, name, offsets.expired)):
+    is_anonymous = not offsets.member_id and offsets.instance_id is None
+    if offsets.generation < 0 and (
+        (transactional and is_anonymous) or expire_if_none_live(draft, name, offsets.expired)
+    ):
         return
-    if offsets.generation < 0 and anonymous:
+    if offsets.generation < 0 and is_anonymous:
         msg = f"group {name!r} has members, so only a member can commit its offsets"
         raise UnknownMemberError(msg)
     check_membership(draft.state.groups.get(name), offsets)

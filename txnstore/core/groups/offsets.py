@@ -261,9 +261,9 @@ def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
     group = state.groups.get(offsets.group, Group())
     ids = {item.tp: _stored_ids(group, item.tp) for item in offsets.offsets if not leads_partition(state, item.tp)}
     new_items = [item for item in offsets.offsets if item.tp in ids and ids[item.tp] != {item.topic_id}]
-    replacing = [item for item in new_items if ids[item.tp]]
-    if replacing and offsets.catalog < state.seen.get(CATALOG, 0):
-        tp = replacing[0].tp
+    replacing_items = [item for item in new_items if ids[item.tp]]
+    if replacing_items and offsets.catalog < state.seen.get(CATALOG, 0):
+        tp = replacing_items[0].tp
         msg = f"group {offsets.group!r} cannot commit an offset of {tp}: its topic was looked up too long ago"
         raise UnknownTopicOrPartitionError(msg)
     if new_items:

@@ -93,9 +93,9 @@ def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
     logs = [(old, new or Partition()) for _, old, new in changed_items(before.partitions, after.partitions)]
     logs += [(Partition(), new) for _, new, old in changed_items(after.partitions, before.partitions) if old is None]
     for old, new in logs:
-        removed, added = old.batches.changes(new.batches)
-        left_batches |= {batch.segment.key: batch for batch in removed}
-        new_segments |= {batch.segment.key: batch.segment for batch in added}
+        removed_batches, added_batches = old.batches.changes(new.batches)
+        left_batches |= {batch.segment.key: batch for batch in removed_batches}
+        new_segments |= {batch.segment.key: batch.segment for batch in added_batches}
     for key in sorted(left_batches):
         segment = left_batches[key].segment
         if left_batches[key].alone and not segment.is_range:

@@ -117,12 +117,13 @@ class BatchList(Generic[T]):
             return self.replace((), chain.from_iterable(runs))
         return BatchList._from_runs((*own_runs, *runs))
 
-    def replace(self, removed: Iterable[T], added: Iterable[T]) -> BatchList[T]:
-        """Return a list without the ``removed`` batches and with the ``added`` ones, in offset order.
+    def replace(self, removed_batches: Iterable[T], added_batches: Iterable[T]) -> BatchList[T]:
+        """Return a list without the ``removed_batches`` batches and with the ``added_batches`` ones, in offset order.
 
         The runs before and after them are shared.
         """
-        removed_offsets, new_batches = {batch.base_offset for batch in removed}, sorted(added, key=_base_offset_of)
+        removed_offsets = {batch.base_offset for batch in removed_batches}
+        new_batches = sorted(added_batches, key=_base_offset_of)
         if not removed_offsets and not new_batches:
             return self
         runs = self._all_batches()
@@ -168,12 +169,12 @@ class BatchList(Generic[T]):
         first_run = max(0, bisect_right(runs, offset, key=_first_offset) - 1)
         return all(isinstance(run, Chunk) for run in runs[first_run:])
 
-    def changes(self, later: BatchList[T]) -> tuple[list[T], list[T]]:
+    def changes(self, later_list: BatchList[T]) -> tuple[list[T], list[T]]:
         """Return the batches that a later version of this list has removed, and those that it has added.
 
         The cost depends on the runs that the two do not share.
         """
-        runs, later_runs = self._all_batches(), later._all_batches()
+        runs, later_runs = self._all_batches(), later_list._all_batches()
         count = min(len(runs), len(later_runs))
         head = next((index for index in range(count) if runs[index] is not later_runs[index]), count)
         count -= head

@@ -105,11 +105,11 @@ class Traces:
             elif isinstance(event, SegmentsReplaced):
                 tp = TopicPartition(event.topic, event.partition)
                 for batch in event.added:
-                    self._add_trace(tp, batch.base_offset, Trace(entry.sequence, entry.timestamp), appended=False)
+                    self._add_trace(tp, batch.base_offset, Trace(entry.sequence, entry.timestamp), is_appended=False)
 
-    def _add_trace(self, tp: TopicPartition, offset: int, trace: Trace, *, appended: bool = True) -> None:
+    def _add_trace(self, tp: TopicPartition, offset: int, trace: Trace, *, is_appended: bool = True) -> None:
         if tp in self.of and tp.topic not in self._created:
-            if appended:
+            if is_appended:
                 self._first[tp] = offset
             # A newer entry has merged the batch into another one of the same first offset.
             self.of[tp].setdefault(offset, trace)

@@ -22,14 +22,14 @@ def entry_of(key: str) -> int:
     return int(key[-25:-5])
 
 
-def with_removed(state: State, removed: Iterable[Batch], added: Iterable[Batch] = ()) -> State:
+def with_removed(state: State, removed_batches: Iterable[Batch], added_batches: Iterable[Batch] = ()) -> State:
     """Return the state in which the objects of removed batches are dropped or released.
 
-    ``added``: the batches in their place, which may name the same segments.
+    ``added_batches``: the batches in their place, which may name the same segments.
     """
-    still_named = {batch.segment.object for batch in added}
+    still_named = {batch.segment.object for batch in added_batches}
     newly_dropped, newly_released, sequences = dict[str, int](), dict[str, int](), set[int]()
-    for batch in removed:
+    for batch in removed_batches:
         segment = batch.segment
         if segment.inlined:
             sequences.add(entry_of(segment.object))

@@ -125,8 +125,8 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     partition_after = replace(with_log_start(partition, event.offset), revision=state.sequence)
-    removed = [batch for batch in partition.batches.overlapping(0, event.offset) if batch.limit <= event.offset]
-    return with_removed(with_partition(state, tp, partition_after), removed)
+    removed_batches = [batch for batch in partition.batches.overlapping(0, event.offset) if batch.limit <= event.offset]
+    return with_removed(with_partition(state, tp, partition_after), removed_batches)
 
 
 def with_log_start(partition: Partition, offset: int) -> Partition:
@@ -169,16 +169,16 @@ def plan_retention(partition: Partition, retention_ms: int, retention_bytes: int
         retention_bytes: The size of the partition in bytes; -1: no limit.
         now: The present time in ms.
     """
-    removed: list[Batch] = []
+    removed_batches: list[Batch] = []
     surplus_bytes = sum(batch.size for batch in partition.batches) - retention_bytes if retention_bytes >= 0 else -1
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
         is_old = 0 <= retention_ms < now - batch.max_timestamp
         if not (is_old or batch.size <= surplus_bytes):
             break
-        removed.append(batch)
+        removed_batches.append(batch)
         surplus_bytes -= batch.size
-    if not removed:
+    if not removed_batches:
         return RetentionPlan(partition.log_start)
-    later_batches = partition.batches.overlapping(removed[-1].limit, partition.high_watermark)
+    later_batches = partition.batches.overlapping(removed_batches[-1].limit, partition.high_watermark)
     start = next((batch.base_offset for batch in later_batches), partition.high_watermark)
-    return RetentionPlan(min(start, partition.last_stable_offset), tuple(removed))
+    return RetentionPlan(min(start, partition.last_stable_offset), tuple(removed_batches))

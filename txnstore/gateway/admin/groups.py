@@ -100,7 +100,7 @@ class Groups:
         own_chains = led_chains(services)
         stored_names = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in own_chains]
         groups_by_name = await self._describe_stored(view, stored_names)
-        loaded_groups = self._classic.live()  # Newer than their state in the chain.
+        loaded_groups = self._classic.live_groups()  # Newer than their state in the chain.
         groups_by_name |= {name: loaded_groups[name] for name in visible(loaded_groups)}
         states = {name.lower() for name in field_value(request.body, "states_filter", ())}
         types = {name.lower() for name in field_value(request.body, "types_filter", ())}
@@ -258,7 +258,7 @@ def _on_group(operation: Operation, name: str) -> Right:
 # Groups as the chain has them -----------------------------------------------------------------------------------------
 
 
-def _stored_group_fields(name: str, group: Group, expired: set[str]) -> Fields:
+def _stored_group_fields(name: str, group: Group, expired_ids: set[str]) -> Fields:
     """Describe a stored group without expired members, and without those that a gateway knows better."""
     fields: dict[str, Any] = {"group_id": name, "group_type": _CLASSIC, "group_state": State.EMPTY, "protocol_type": ""}
     if group.kind == "classic":
@@ -268,7 +268,7 @@ def _stored_group_fields(name: str, group: Group, expired: set[str]) -> Fields:
     if group.kind == "consumer":
         return {**fields, "group_type": _KIP_848, "group_state": state_of(group), "protocol_type": _CONSUMER}
     # The members use the store without a gateway: describe the group as a broker would.
-    members = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
+    members = [member for member_id, member in sorted(group.members.items()) if member_id not in expired_ids]
     if members or group.generation >= 0:
         fields["protocol_type"] = _CONSUMER
     if members:

@@ -67,9 +67,11 @@ class Topics:
             "topics": await _for_each_topic(request, partial(self._create_or_error, request=request, client=client))
         }
 
-    async def _create_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
+    async def _create_or_error(
+        self, requested_topic: Any, request: Request, client: Client, *, is_repeated: bool
+    ) -> Fields:
         """Create or validate one requested topic; return its fields, with the error if it was refused."""
-        name = requested.name
+        name = requested_topic.name
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
@@ -79,27 +81,29 @@ class Topics:
             check_topic_name(name)
             if name in INTERNAL_TOPICS:
                 # The chains have their content, so creating them has no effect.
-                shape = self._shape(requested, _INTERNAL_PARTITIONS)
+                shape = self._shape(requested_topic, _INTERNAL_PARTITIONS)
                 shape_fields = {"num_partitions": shape.partitions, "replication_factor": shape.replicas, "configs": ()}
                 return {"name": name, **shape_fields}
-            topic, shape = await self._create(requested, client, validate_only=request.body.validate_only)
+            topic, shape = await self._create(requested_topic, client, validate_only=request.body.validate_only)
         except (TxnStoreError, RefusedError) as error:
             return {"name": name, "configs": (), **error_fields(error, Api.CREATE_TOPICS, request.version)}
         return {"name": name, "topic_id": topic_uuid(topic), **self._details_fields(topic, shape, client)}
 
-    async def _create(self, requested: Any, client: Client, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:
+    async def _create(
+        self, requested_topic: Any, client: Client, *, validate_only: bool
+    ) -> tuple[CatalogTopic, _Shape]:
         """Create a topic, or only decide whether it could be created; return it with its partitions and replicas."""
         services = self._services
-        view = await services.view_with(lambda view: requested.name not in view.topics)
-        if requested.name in view.topics:
-            raise TopicExistsError(f"Topic '{requested.name}' already exists.")
-        without_value = [config.name for config in requested.configs if config.value is None]
+        view = await services.view_with(lambda view: requested_topic.name not in view.topics)
+        if requested_topic.name in view.topics:
+            raise TopicExistsError(f"Topic '{requested_topic.name}' already exists.")
+        without_value = [config.name for config in requested_topic.configs if config.value is None]
         if without_value:
             raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without_value)}")
-        shape = self._shape(requested, services.properties.num_partitions)
-        config = {config.name: config.value for config in requested.configs}
+        shape = self._shape(requested_topic, services.properties.num_partitions)
+        config = {config.name: config.value for config in requested_topic.configs}
         runtime = services.connection.runtime
-        topic = new_topic(runtime, requested.name, shape.partitions, config=config, inert=INERT_NAMES)
+        topic = new_topic(runtime, requested_topic.name, shape.partitions, config=config, inert=INERT_NAMES)
         check_table_location(services.connection.objects, topic)
         if not validate_only:
             return await services.commits.submit(CreateTopic(topic), client.principal), shape
@@ -107,11 +111,11 @@ class Topics:
         decide(begin_entry(state, runtime.clock()), CreateTopic(topic), services.principal(client))
         return topic, shape
 
-    def _shape(self, requested: Any, default: int) -> _Shape:
+    def _shape(self, requested_topic: Any, default: int) -> _Shape:
         """The partitions and replicas of a new topic, by Kafka's rules. All replicas but one are in the storage."""
-        partitions, replicas = requested.num_partitions, requested.replication_factor
-        if requested.assignments:
-            return self._assigned_shape(requested)
+        partitions, replicas = requested_topic.num_partitions, requested_topic.replication_factor
+        if requested_topic.assignments:
+            return self._assigned_shape(requested_topic)
         if replicas < _DEFAULT or replicas == 0:
             msg = "Replication factor must be larger than 0, or -1 to use the default value."
             raise RefusedError(ErrorCode.invalid_replication_factor, msg)
@@ -123,18 +127,18 @@ class Topics:
             raise RefusedError(ErrorCode.invalid_partitions, msg)
         return _Shape(default if partitions == _DEFAULT else partitions, 1 if replicas == _DEFAULT else replicas)
 
-    def _assigned_shape(self, requested: Any) -> _Shape:
+    def _assigned_shape(self, requested_topic: Any) -> _Shape:
         """Count the assigned partitions and replicas; clients cannot choose the gateways of partitions."""
-        if requested.replication_factor != _DEFAULT or requested.num_partitions != _DEFAULT:
-            field_name = "replication factor" if requested.replication_factor != _DEFAULT else "numPartitions"
+        if requested_topic.replication_factor != _DEFAULT or requested_topic.num_partitions != _DEFAULT:
+            field_name = "replication factor" if requested_topic.replication_factor != _DEFAULT else "numPartitions"
             msg = f"A manual partition assignment was specified, but {field_name} was not set to -1."
             raise RefusedError(ErrorCode.invalid_request, msg)
-        numbers = sorted(assignment.partition_index for assignment in requested.assignments)
+        numbers = sorted(assignment.partition_index for assignment in requested_topic.assignments)
         if numbers != list(range(len(numbers))):
             msg = "partitions should be a consecutive 0-based integer sequence"
             raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
-        self._check_brokers([assignment.broker_ids for assignment in requested.assignments])
-        return _Shape(len(numbers), len(requested.assignments[0].broker_ids))
+        self._check_brokers([assignment.broker_ids for assignment in requested_topic.assignments])
+        return _Shape(len(numbers), len(requested_topic.assignments[0].broker_ids))
 
     def _check_brokers(self, assignments: list[tuple[int, ...]]) -> None:
         """Check the replica assignments of a request: known brokers, no repetition, as many for each partition."""
@@ -220,22 +224,24 @@ class Topics:
         change = partial(self._enlarge_or_error, request=request, client=client)
         return {"results": await _for_each_topic(request, change)}
 
-    async def _enlarge_or_error(self, requested: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
+    async def _enlarge_or_error(
+        self, requested_topic: Any, request: Request, client: Client, *, is_repeated: bool
+    ) -> Fields:
         """Add partitions to one topic; return its fields, with the error if it was refused."""
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
-            self._services.check(client, on_topic("ALTER", requested.name))
-            change = partial(self._with_partition_count, requested)
+            self._services.check(client, on_topic("ALTER", requested_topic.name))
+            change = partial(self._with_partition_count, requested_topic)
             validate_only = request.body.validate_only
-            await alter_topic(self._services, client, requested.name, change, validate_only=validate_only)
+            await alter_topic(self._services, client, requested_topic.name, change, validate_only=validate_only)
         except (TxnStoreError, RefusedError) as error:
-            return {"name": requested.name, **error_fields(error, Api.CREATE_PARTITIONS, request.version)}
-        return {"name": requested.name}
+            return {"name": requested_topic.name, **error_fields(error, Api.CREATE_PARTITIONS, request.version)}
+        return {"name": requested_topic.name}
 
-    def _with_partition_count(self, requested: Any, topic: CatalogTopic) -> CatalogTopic:
+    def _with_partition_count(self, requested_topic: Any, topic: CatalogTopic) -> CatalogTopic:
         """Return the topic with the requested number of partitions, which must be larger than the current one."""
-        count, current_count = requested.count, topic.partitions
+        count, current_count = requested_topic.count, topic.partitions
         if count == current_count:
             raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {current_count} partition(s).")
         if count < current_count:
@@ -246,14 +252,14 @@ class Topics:
         if count > MAX_PARTITIONS:
             msg = f"a topic has at most {MAX_PARTITIONS} partitions, not {count}"
             raise RefusedError(ErrorCode.invalid_partitions, msg)
-        if requested.assignments is not None:
-            if len(requested.assignments) != count - current_count:
+        if requested_topic.assignments is not None:
+            if len(requested_topic.assignments) != count - current_count:
                 msg = (
                     f"Attempted to add {count - current_count} additional partition(s), "
-                    f"but only {len(requested.assignments)} assignment(s) were specified."
+                    f"but only {len(requested_topic.assignments)} assignment(s) were specified."
                 )
                 raise RefusedError(ErrorCode.invalid_replica_assignment, msg)
-            self._check_brokers([assignment.broker_ids for assignment in requested.assignments])
+            self._check_brokers([assignment.broker_ids for assignment in requested_topic.assignments])
         return altered_topic(topic, count)
 
 

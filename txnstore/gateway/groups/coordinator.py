@@ -44,7 +44,7 @@ G = TypeVar("G", bound=GroupState)
 
 
 @dataclass(eq=False, slots=True)
-class Live(Generic[G]):
+class LiveGroup(Generic[G]):
     """A group in memory, and its timer."""
 
     name: str
@@ -64,7 +64,7 @@ class Coordinator(ABC, Generic[G]):
     def __init__(self, services: Services, coordinates: Callable[[str], bool]) -> None:
         self._services = services
         self._coordinates = coordinates
-        self._groups: dict[str, Live[G]] = {}
+        self._groups: dict[str, LiveGroup[G]] = {}
         #: Tasks that no request waits for; a loop keeps only weak references to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -77,16 +77,16 @@ class Coordinator(ABC, Generic[G]):
         """Time the members of stored groups from now on: those whose clients have ended must expire."""
 
     @abstractmethod
-    def _expire(self, live: Live[G], now: int) -> None:
+    def _expire(self, live_group: LiveGroup[G], now: int) -> None:
         """Act on the deadline of a group, which has passed."""
 
     @abstractmethod
-    def _resume(self, live: Live[G], now: int) -> None:
+    def _resume(self, live_group: LiveGroup[G], now: int) -> None:
         """Act on a deadline that passed while the process was paused: members could not reach it."""
 
-    def _hand_over(self, live: Live[G]) -> None:
+    def _hand_over(self, live_group: LiveGroup[G]) -> None:
         """Leave a group that another gateway coordinates now."""
-        self._forget(live)
+        self._forget(live_group)
 
     def check_coordinator(self, name: str) -> None:
         """Check that this gateway coordinates a group.
@@ -100,9 +100,9 @@ class Coordinator(ABC, Generic[G]):
 
     def release(self) -> None:
         """Leave the groups that other gateways coordinate now."""
-        for live in [*self._groups.values()]:
-            if not self._coordinates(live.name):
-                self._hand_over(live)
+        for live_group in [*self._groups.values()]:
+            if not self._coordinates(live_group.name):
+                self._hand_over(live_group)
 
     async def close(self) -> None:
         """Leave all groups, and wait for commits under way."""
@@ -127,45 +127,45 @@ class Coordinator(ABC, Generic[G]):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _forget(self, live: Live[G]) -> None:
-        if live.timer is not None:
-            live.timer.cancel()
-            live.timer = None
-        if self._groups.get(live.name) is live:
-            del self._groups[live.name]
+    def _forget(self, live_group: LiveGroup[G]) -> None:
+        if live_group.timer is not None:
+            live_group.timer.cancel()
+            live_group.timer = None
+        if self._groups.get(live_group.name) is live_group:
+            del self._groups[live_group.name]
 
-    def _arm_or_forget(self, live: Live[G], earliest: int = 0) -> None:
+    def _arm_or_forget(self, live_group: LiveGroup[G], earliest_ms: int = 0) -> None:
         """Set the timer to the next deadline of a group, or forget an idle group."""
-        if live.group.is_idle:
-            self._forget(live)
+        if live_group.group.is_idle:
+            self._forget(live_group)
         else:
-            self._arm(live, earliest)
+            self._arm(live_group, earliest_ms)
 
     # Timers -----------------------------------------------------------------------------------------------------------
 
-    def _arm(self, live: Live[G], earliest: int = 0) -> None:
+    def _arm(self, live_group: LiveGroup[G], earliest_ms: int = 0) -> None:
         """Set the timer; one that is too early finds nothing due, and is set again."""
-        deadline = live.group.deadline
-        deadline = None if deadline is None else max(deadline, earliest)
-        if live.timer is not None:
-            if deadline is not None and live.timer_at <= deadline:
+        deadline = live_group.group.deadline
+        deadline = None if deadline is None else max(deadline, earliest_ms)
+        if live_group.timer is not None:
+            if deadline is not None and live_group.timer_at <= deadline:
                 return
-            live.timer.cancel()
-            live.timer = None
+            live_group.timer.cancel()
+            live_group.timer = None
         if deadline is not None:
-            self._set_timer(live, deadline)
+            self._set_timer(live_group, deadline)
 
-    def _set_timer(self, live: Live[G], deadline: int) -> None:
-        live.timer_at = deadline
-        live.timer = asyncio.get_running_loop().call_at(deadline / 1000, self._tick, live)
+    def _set_timer(self, live_group: LiveGroup[G], deadline: int) -> None:
+        live_group.timer_at = deadline
+        live_group.timer = asyncio.get_running_loop().call_at(deadline / 1000, self._tick, live_group)
 
-    def _tick(self, live: Live[G]) -> None:
+    def _tick(self, live_group: LiveGroup[G]) -> None:
         """Handle the timer of a group: hand it over, end timeouts, or restart them if the process was paused."""
-        live.timer = None
-        now = max(self._now(), live.timer_at)
-        if not self._coordinates(live.name):
-            self._hand_over(live)
-        elif now - live.timer_at > _PAUSE_MS:
-            self._resume(live, now)
+        live_group.timer = None
+        now = max(self._now(), live_group.timer_at)
+        if not self._coordinates(live_group.name):
+            self._hand_over(live_group)
+        elif now - live_group.timer_at > _PAUSE_MS:
+            self._resume(live_group, now)
         else:
-            self._expire(live, now)
+            self._expire(live_group, now)

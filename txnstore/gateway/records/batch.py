@@ -212,8 +212,8 @@ def _read_batch(view: memoryview) -> RawBatch:
         raise CorruptBatchError(f"a record batch of {size} bytes is shorter than its header")
     if size > len(view):
         raise CorruptBatchError(f"a record batch of {size} bytes ends after {len(view)}")
-    base_offset, _, *rest = _HEADER.unpack_from(view)
-    return RawBatch(view[:size], base_offset, *rest)
+    base_offset, _, *fields = _HEADER.unpack_from(view)
+    return RawBatch(view[:size], base_offset, *fields)
 
 
 def check_produced(data: Buffer, max_bytes: int) -> RawBatch:

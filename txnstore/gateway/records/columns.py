@@ -220,7 +220,7 @@ class _Cursor:
 
     Args:
         bytes_: The bytes of the records and padding.
-        at: The positions.
+        positions: The positions.
         ends: The end of each record.
     """
 
@@ -255,7 +255,7 @@ class _Records:
         data: The records of the batches, one after the other, and padding.
         marks: The start of each record.
         payloads: The batches that have records in ``marks``, in their order.
-        keyed: The places of batches whose records need a key.
+        keyed_batches: The places of batches whose records need a key.
     """
 
     def __init__(
@@ -268,6 +268,7 @@ class _Records:
         #: The first row of each batch, and the number of all.
         self._first_rows = np.concatenate(([0], np.cumsum(counts)))
 
+        # The fields in their order: length, attributes, time and offset less those of the batch, key, value, headers.
         bytes_ = np.frombuffer(data, np.uint8)
         lengths, positions, _ = _varints(bytes_, marks, _VARINT)
         ends = positions + np.maximum(lengths, 0)
@@ -292,6 +293,7 @@ class _Records:
         self._broken = cursor.broken
 
         self._wrong_offsets = offsets != np.arange(len(marks)) - np.repeat(self._first_rows[:-1], counts)
+        # All records of a batch with the time of the append have that time, whatever they say.
         bases = [batch.max_timestamp if batch.has_append_time else batch.base_timestamp for batch in batches]
         if any(batch.has_append_time for batch in batches):
             deltas[np.repeat([batch.has_append_time for batch in batches], counts)] = 0
@@ -605,6 +607,7 @@ def _encode(rows: pa.Table, offsets: _Int64, codec: Codec, *, append_time: bool)
     times = pc.fill_null(_as_array(rows["_timestamp"]).cast(TIMESTAMP).cast(pa.int64()), -1).to_numpy()
     keys, values = _as_array(rows["key"]), _as_array(rows["value"])
     counts, headers = _encoded_headers(_as_array(rows["headers"]))
+    # The fields of a record in their order; its length, before all of them, is known when they are encoded.
     after_key, after_value = _Numbers(_lengths(values, -1)), _Numbers(counts)
     before_key = _Numbers(np.zeros(len(offsets), np.int64), times - times[0], offsets - offsets[0], _lengths(keys, -1))
     lengths = before_key.sizes + after_key.sizes + after_value.sizes

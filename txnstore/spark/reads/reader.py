@@ -86,8 +86,8 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
         with ExitStack() as stack, expirations(lambda: stack.enter_context(Connection(objects, read_only=True))):
             if group.share is None:
                 partitions = {group.topic.name: len({part.tp for part in group.slices})}
-                caching = RecentObjects(objects).with_read_cache(partitions)
-                tables = read_ahead(caching, pool, group.slices, columns)
+                caching_objects = RecentObjects(objects).with_read_cache(partitions)
+                tables = read_ahead(caching_objects, pool, group.slices, columns)
             else:
                 tables = read_share(objects, group.slices[0], columns, group.share)
             yield from types.to_batches(tables, schema)

@@ -107,12 +107,12 @@ class MicroBatch:
         return zlib.crc32(self.run_id.encode())
 
 
-def transactional_id(configured: str | None, group: str | None, query_id: str) -> str:
+def transactional_id(configured_id: str | None, group: str | None, query_id: str) -> str:
     """Return the transactional id of a query.
 
     With a group it is that of the group, so a query with a new checkpoint fences one that still uses an old checkpoint.
     """
-    return configured or f"spark-{query_id if group is None else group}"
+    return configured_id or f"spark-{query_id if group is None else group}"
 
 
 def identity_of_run(txn: Transaction | None, batch: MicroBatch) -> ProducerIdentity | None:

@@ -98,7 +98,7 @@ def parse_lines(lines: Iterable[str]) -> list[Position]:
             document = json.loads(line)
         except ValueError:
             continue  # The line with the version of the log, or the offset of another source.
-        positions += [parse(each) for each in _nested_values(document) if is_position(each)]
+        positions += [parse(value) for value in _nested_values(document) if is_position(value)]
     return positions
 
 
@@ -261,15 +261,15 @@ def is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
 
 def _missing_partition_losses(position: Position, logs: Logs) -> list[str]:
     """Describe partitions that the stream has read and that it would not read any more."""
-    names = {tp.topic for tp in position.end} - set(logs.topic_ids)
-    excluded = [
+    missing_topics = {tp.topic for tp in position.end} - set(logs.topic_ids)
+    excluded_tps = [
         tp
         for tp in sorted(position.end)
         if tp not in logs.partitions and logs.topic_ids.get(tp.topic) == position.topic_ids.get(tp.topic, "")
     ]
     return [
-        *(f"topic {name!r} does not exist any more, or the options leave it out" for name in sorted(names)),
-        *(f"the stream has read {tp}, which the option partitions leaves out" for tp in excluded),
+        *(f"topic {name!r} does not exist any more, or the options leave it out" for name in sorted(missing_topics)),
+        *(f"the stream has read {tp}, which the option partitions leaves out" for tp in excluded_tps),
     ]
 
 

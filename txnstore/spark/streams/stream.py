@@ -347,9 +347,10 @@ class Stream:
     def _check_losses(self, step: Step) -> Position:
         """Return the position; refuse it if records were lost and the query must not continue without them."""
         if step.losses and self._options.fail_on_data_loss:
-            unnamed = len(step.losses) - _NAMED_LOSSES
-            more = f" (and {unnamed} more)" if unnamed > 0 else ""
-            msg = f"{'; '.join(step.losses[:_NAMED_LOSSES])}{more}. To read what is left, set failOnDataLoss to false"
+            unnamed_count = len(step.losses) - _NAMED_LOSSES
+            more_text = f" (and {unnamed_count} more)" if unnamed_count > 0 else ""
+            losses = "; ".join(step.losses[:_NAMED_LOSSES])
+            msg = f"{losses}{more_text}. To read what is left, set failOnDataLoss to false"
             raise OffsetOutOfRangeError(msg)
         for loss in step.losses:
             _LOG.warning("records were lost before the stream read them", extra={"loss": loss})

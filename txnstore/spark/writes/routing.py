@@ -58,8 +58,8 @@ class SegmentRouter:
     Args:
         runtime: Clock and ids.
         topics: The topics that may be written.
-        only: The topic of all rows; None if each row names its topic in ``_topic``.
-        first: The partition of the first rows without a key; different for each task, to spread the rows of a job.
+        only_topic: The topic of all rows; None if each row names its topic in ``_topic``.
+        first_partition: That of the first rows without a key; different for each task, to spread the rows of a job.
         segment_bytes: Upload a partition's rows when they have this size in memory.
         buffer_bytes: Upload the largest partition when all have this size in memory.
     """

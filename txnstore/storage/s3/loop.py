@@ -74,15 +74,15 @@ def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]])
     if running_loop is loop:
         msg = "a request cannot wait for the event loop that runs it"
         raise RuntimeError(msg)
-    running: list[asyncio.Task[T]] = []
-    answer = Task(lambda: running[0].result())  # noqa: PLW0108 - there is none yet
+    running_tasks: list[asyncio.Task[T]] = []
+    answer = Task(lambda: running_tasks[0].result())  # noqa: PLW0108 - there is none yet
 
     async def whole() -> T:
         return await request()
 
     def begin() -> None:
-        running.append(loop.create_task(whole()))
-        running[0].add_done_callback(lambda _: answer.run())
+        running_tasks.append(loop.create_task(whole()))
+        running_tasks[0].add_done_callback(lambda _: answer.run())
 
     loop.call_soon_threadsafe(begin)
     answer.wait()

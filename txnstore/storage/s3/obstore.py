@@ -217,9 +217,9 @@ class ObstoreRequests(Requests):
         meta = await self._send(lambda store: store.head_async(key))
         return Found(key, meta["size"], meta["last_modified"], str(meta["e_tag"] or ""))
 
-    async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
+    async def list(self, prefix: str, start_after: str, limit: int | None) -> Sequence[Found]:
         folder = prefix[: prefix.rfind("/") + 1]
-        start = after if prefix == folder else max(after, _list_start(prefix))
+        start = start_after if prefix == folder else max(start_after, _list_start(prefix))
 
         async def begin(store: Any) -> Any:
             return store.list(folder or None, offset=start or None, chunk_size=limit or PAGE_KEYS)
@@ -232,7 +232,7 @@ class ObstoreRequests(Requests):
                 key = meta["path"]
                 if key > prefix and not key.startswith(prefix):
                     return [*found_by_key.values()]
-                if key.startswith(prefix) and key > after and (meta["size"] or await self._object_exists(key)):
+                if key.startswith(prefix) and key > start_after and (meta["size"] or await self._object_exists(key)):
                     found_by_key.setdefault(key, Found(key, meta["size"], meta["last_modified"]))
                 if len(found_by_key) == limit:
                     return [*found_by_key.values()]

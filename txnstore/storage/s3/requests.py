@@ -57,8 +57,8 @@ class Requests(ABC):
     async def head(self, key: str) -> Found: ...
 
     @abstractmethod
-    async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
-        """Return at most ``limit`` objects whose keys start with ``prefix`` and are greater than ``after``."""
+    async def list(self, prefix: str, start_after: str, limit: int | None) -> Sequence[Found]:
+        """Return at most ``limit`` objects whose keys start with ``prefix`` and are greater than ``start_after``."""
 
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> Sequence[tuple[str, str]]:
@@ -75,16 +75,16 @@ class Requests(ABC):
     async def write(self, key: str, data: bytes) -> None:
         """Write an object, and look it up if the answer does not prove that it was written."""
         in_parts = len(data) > MULTIPART_FROM_BYTES
-        sending = self.upload(key, data) if in_parts else self.put(key, data)
-        etag, expected_etag = await _hash_parts(data, sending, in_parts)
+        write_call = self.upload(key, data) if in_parts else self.put(key, data)
+        etag, expected_etag = await _hash_parts(data, write_call, in_parts)
         if self._proves_content(etag, expected_etag):
             return
         try:
-            found = await self.head(key)
+            stored_object = await self.head(key)
         except Exception as error:  # noqa: BLE001 - any of them leaves the outcome unknown
             # Not as the cause, whose class would tell what became of the write.
             raise ForeignAnswerError(f"{_foreign_object_error(etag)}, and the object was not found: {error}") from None
-        self._check_etag(etag, found.etag, found.size == len(data))
+        self._check_etag(etag, stored_object.etag, stored_object.size == len(data))
 
     async def create(self, key: str, data: bytes) -> bool:
         """Create an object in one request; read it if the answer does not prove whose it is. False if it exists.
@@ -133,15 +133,15 @@ def etag_of(data: bytes, *, in_parts: bool = False) -> str:
     return f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
-async def _hash_parts(data: bytes, sending: Awaitable[str], in_parts: bool = False) -> tuple[str, str]:
+async def _hash_parts(data: bytes, write_call: Awaitable[str], in_parts: bool = False) -> tuple[str, str]:
     """Return the ETag of an answer, and that of the bytes."""
     if len(data) <= MIB:
-        return plain_etag(await sending), etag_of(data)
-    hashing = asyncio.create_task(asyncio.to_thread(etag_of, data, in_parts=in_parts))
+        return plain_etag(await write_call), etag_of(data)
+    hash_task = asyncio.create_task(asyncio.to_thread(etag_of, data, in_parts=in_parts))
     try:
-        etag = await sending
+        etag = await write_call
     finally:
-        expected_etag = await hashing  # The caller may close what is hashed.
+        expected_etag = await hash_task  # The caller may close what is hashed.
     return plain_etag(etag), expected_etag
 
 

@@ -87,19 +87,19 @@ class S3fsRequests(Requests):
         answer = await self.call("head_object", Key=key)
         return Found(key, int(answer["ContentLength"]), answer["LastModified"], str(answer.get("ETag", "")))
 
-    async def list(self, prefix: str, after: str, limit: int | None) -> Sequence[Found]:
-        found: list[Found] = []
-        page = {"StartAfter": after} if after else {}
-        while limit is None or len(found) < limit:
-            size = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
+    async def list(self, prefix: str, start_after: str, limit: int | None) -> Sequence[Found]:
+        found_objects: list[Found] = []
+        page = {"StartAfter": start_after} if start_after else {}
+        while limit is None or len(found_objects) < limit:
+            size = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found_objects))
             answer = await self.call("list_objects_v2", Prefix=prefix, MaxKeys=size, **page)
-            found += [
+            found_objects += [
                 Found(item["Key"], int(item["Size"]), item["LastModified"]) for item in answer.get("Contents", ())
             ]
             if not answer.get("IsTruncated"):
                 break
             page = {"ContinuationToken": answer["NextContinuationToken"]}
-        return found
+        return found_objects
 
     async def delete(self, keys: Sequence[str]) -> Sequence[tuple[str, str]]:
         deletion = {"Objects": [{"Key": key} for key in keys], "Quiet": True}

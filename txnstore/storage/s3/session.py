@@ -54,9 +54,10 @@ async def _refuse_redirect(_session: Any, _context: Any, redirect: Any) -> None:
     raise ClientError({"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}, redirect.method)
 
 
-def refuse_unless_switchable(outer: type[Any], inner: type[Any]) -> None:
+def refuse_unless_switchable(outer_class: type[Any], inner_class: type[Any]) -> None:
     """Check that the sessions of aiobotocore and aiohttp have the names that this module uses."""
-    if hasattr(outer, _SESSION) and _SWITCH in (*getattr(inner, "ATTRS", ()), *getattr(inner, "__slots__", ())):
+    names = (*getattr(inner_class, "ATTRS", ()), *getattr(inner_class, "__slots__", ()))
+    if hasattr(outer_class, _SESSION) and _SWITCH in names:
         return
     raise InvalidConfigError(
         f"aiobotocore {version('aiobotocore')} with aiohttp {version('aiohttp')} repeats a request when its connection "

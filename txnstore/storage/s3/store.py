@@ -136,8 +136,8 @@ class S3Store:
 
     def stat(self, key: str) -> ObjectInfo:
         full_key = self._full_key(key)
-        found = self._run_request(Kind.READ, key, lambda requests: requests.head(full_key))
-        return ObjectInfo(key, found.size, _milliseconds(found.modified))
+        stored_object = self._run_request(Kind.READ, key, lambda requests: requests.head(full_key))
+        return ObjectInfo(key, stored_object.size, _milliseconds(stored_object.modified))
 
     def now_ms(self) -> int:
         """Return the server's clock, from the ``Date`` header of a HEAD response; its resolution is one second."""
@@ -239,8 +239,8 @@ def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
     return S3Store(bucket, prefix, storage_options=options)
 
 
-def _list_objects(prefix: str, after: str, limit: int | None, requests: Requests) -> Awaitable[Sequence[Found]]:
-    return requests.list(prefix, after, limit)
+def _list_objects(prefix: str, start_after: str, limit: int | None, requests: Requests) -> Awaitable[Sequence[Found]]:
+    return requests.list(prefix, start_after, limit)
 
 
 def _delete_objects(keys: Sequence[str], requests: Requests) -> Awaitable[Sequence[tuple[str, str]]]:

@@ -28,7 +28,7 @@ from txnstore.errors import (
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.classic.group import Actions, Answer, ClassicGroup, Fields, State, code_of_member
-from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, Live
+from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, LiveGroup
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.server import Client, Handler
 from txnstore.gateway.services import Services
@@ -63,58 +63,64 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
 
     async def _handle(
         self,
-        handle: Callable[[Live[ClassicGroup], Request, Client], Awaitable[Fields]],
+        handle: Callable[[LiveGroup[ClassicGroup], Request, Client], Awaitable[Fields]],
         request: Request,
         client: Client,
     ) -> Fields:
         """Check the right to the group, load it, and handle a request; an error has the form of its response."""
         try:
             self._services.check(client, read_group(request.body.group_id))
-            live = await self._live(request.body.group_id)
+            live_group = await self._live_group(request.body.group_id)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api(request.api), request.version)
             if request.api == Api.JOIN_GROUP:
                 return {"error_code": code, "member_id": request.body.member_id}
             return {"error_code": code_of_member(code)}
-        return await handle(live, request, client)
+        return await handle(live_group, request, client)
 
-    async def _handle_join(self, live: Live[ClassicGroup], request: Request, client: Client) -> Fields:
+    async def _handle_join(self, live_group: LiveGroup[ClassicGroup], request: Request, client: Client) -> Fields:
         """Join a group, or take part in its next generation; waits for the other members."""
-        return await self._request(live, partial(live.group.join, request.body, request.client_id or "", client.host))
+        return await self._request(
+            live_group, partial(live_group.group.join, request.body, request.client_id or "", client.host)
+        )
 
-    async def _handle_sync(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
+    async def _handle_sync(self, live_group: LiveGroup[ClassicGroup], request: Request, _client: Client) -> Fields:
         """Return the assignment of a member, once the chain has stored what the leader assigned."""
-        return await self._request(live, partial(live.group.sync, request.body))
+        return await self._request(live_group, partial(live_group.group.sync, request.body))
 
-    async def _handle_heartbeat(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
-        code = live.group.heartbeat(request.body, self._now())
+    async def _handle_heartbeat(self, live_group: LiveGroup[ClassicGroup], request: Request, _client: Client) -> Fields:
+        code = live_group.group.heartbeat(request.body, self._now())
         # It only moves a deadline away, so the timer stays: it will find nothing due and be set again.
-        if live.group.is_idle:
-            self._forget(live)
+        if live_group.group.is_idle:
+            self._forget(live_group)
         return {"error_code": code}
 
-    async def _handle_leave(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
+    async def _handle_leave(self, live_group: LiveGroup[ClassicGroup], request: Request, _client: Client) -> Fields:
         """Remove members; for the last one, wait until the chain has stored the group without members."""
-        return await self._request(live, partial(live.group.leave, request.body))
+        return await self._request(live_group, partial(live_group.group.leave, request.body))
 
     def is_completing(self, name: str, member_id: str, generation: int) -> bool:
         """Whether the member has joined this generation, which is not stored yet.
 
         The chain refuses its commits as of an illegal generation; Kafka answers REBALANCE_IN_PROGRESS.
         """
-        live = self._groups.get(name)
-        return live is not None and live.group.is_completing(member_id, generation)
+        live_group = self._groups.get(name)
+        return live_group is not None and live_group.group.is_completing(member_id, generation)
 
     # Groups -----------------------------------------------------------------------------------------------------------
 
-    def live(self) -> dict[str, Fields]:
+    def live_groups(self) -> dict[str, Fields]:
         """Describe the groups in memory; the chain has all others, which are empty or not served yet."""
-        return {name: live.group.describe() for name, live in self._groups.items() if self.state(name) is not None}
+        return {
+            name: live_group.group.describe()
+            for name, live_group in self._groups.items()
+            if self.state(name) is not None
+        }
 
     def state(self, name: str) -> State | None:
         """The state of a group in memory; None if it is not there, or nothing of it exists."""
-        live = self._groups.get(name)
-        return None if live is None or live.group.is_unknown else live.group.state
+        live_group = self._groups.get(name)
+        return None if live_group is None or live_group.group.is_unknown else live_group.group.state
 
     async def describe(self, name: str) -> Fields:
         """Describe a group for DescribeGroups.
@@ -122,10 +128,10 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
         Raises:
             RefusedError: It cannot be loaded, or another gateway coordinates it.
         """
-        live = await self._live(name)
-        fields = live.group.describe()
-        if live.group.is_idle:
-            self._forget(live)
+        live_group = await self._live_group(name)
+        fields = live_group.group.describe()
+        if live_group.group.is_idle:
+            self._forget(live_group)
         return fields
 
     def take_over(self) -> None:
@@ -134,10 +140,10 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             if group.classic_members and self._coordinates(name):
                 self._spawn(self._load_until_answered(name))
 
-    def _hand_over(self, live: Live[ClassicGroup]) -> None:
-        self._drop(live, ErrorCode.not_coordinator)
+    def _hand_over(self, live_group: LiveGroup[ClassicGroup]) -> None:
+        self._drop(live_group, ErrorCode.not_coordinator)
 
-    async def _live(self, name: str) -> Live[ClassicGroup]:
+    async def _live_group(self, name: str) -> LiveGroup[ClassicGroup]:
         """Return the group, loaded if it is not in memory.
 
         Raises:
@@ -149,9 +155,9 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             raise RefusedError(ErrorCode.invalid_group_id, str(error)) from None
         while True:
             self.check_coordinator(name)
-            live = self._groups.get(name)
-            if live is not None:
-                return live
+            live_group = self._groups.get(name)
+            if live_group is not None:
+                return live_group
             load = self._loads.get(name)
             if load is None:
                 load = self._loads[name] = self._spawn(self._load(name))
@@ -183,11 +189,11 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             epoch=runtime.clock() - now,
             last_generation=last_generation,
         )
-        live = self._groups[name] = Live(name, group)
+        live_group = self._groups[name] = LiveGroup(name, group)
         if group.is_idle:
-            self._set_timer(live, now + _EMPTY_GROUP_MS)
+            self._set_timer(live_group, now + _EMPTY_GROUP_MS)
         else:
-            self._arm(live)
+            self._arm(live_group)
         return ErrorCode.none
 
     async def _load_until_answered(self, name: str, seconds: float = 0) -> None:
@@ -203,37 +209,37 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             else:
                 return
 
-    def _drop(self, live: Live[ClassicGroup], code: ErrorCode) -> None:
+    def _drop(self, live_group: LiveGroup[ClassicGroup], code: ErrorCode) -> None:
         """Forget a group that another gateway coordinates, or whose stored generation is unknown."""
-        self._forget(live)
-        self._last_generations[live.name] = live.group.last_generation
-        extra = {"group": live.name, "generation": live.group.generation, "reason": code.name.upper()}
+        self._forget(live_group)
+        self._last_generations[live_group.name] = live_group.group.last_generation
+        extra = {"group": live_group.name, "generation": live_group.group.generation, "reason": code.name.upper()}
         _LOG.info("the gateway leaves a group", extra=extra)
-        self._answer_all(live.group.end(code))
+        self._answer_all(live_group.group.end(code))
 
     # The machine's inputs and actions ---------------------------------------------------------------------------------
 
     async def _request(
-        self, live: Live[ClassicGroup], request: Callable[[asyncio.Future[Fields], int], Actions]
+        self, live_group: LiveGroup[ClassicGroup], request: Callable[[asyncio.Future[Fields], int], Actions]
     ) -> Fields:
         answer: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
-        self._apply(live, partial(request, answer))
+        self._apply(live_group, partial(request, answer))
         return await answer
 
-    def _apply(self, live: Live[ClassicGroup], input_at: Callable[[int], Actions]) -> None:
+    def _apply(self, live_group: LiveGroup[ClassicGroup], input_at: Callable[[int], Actions]) -> None:
         """Pass an input to the state machine at the current time, and carry out its actions."""
-        old_state = live.group.state
+        old_state = live_group.group.state
         actions = input_at(self._now())
         self._answer_all(actions)
         for action in actions:
             if isinstance(action, StoreGeneration):
-                self._spawn(self._store(live, action))
-        group = live.group
+                self._spawn(self._store(live_group, action))
+        group = live_group.group
         if group.state is not old_state:
             extra = {"group": group.name, "state": group.state.value, "generation": group.generation}
             _LOG.info("group changed its state", extra=extra)
             _LOG.debug("last rebalance of the group", extra={"group": group.name, "reason": group.reason})
-        self._arm_or_forget(live)
+        self._arm_or_forget(live_group)
 
     @staticmethod
     def _answer_all(actions: Actions) -> None:
@@ -242,30 +248,32 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             if isinstance(action, Answer) and isinstance(action.token, asyncio.Future) and not action.token.done():
                 action.token.set_result(action.response)
 
-    async def _store(self, live: Live[ClassicGroup], command: StoreGeneration) -> None:
+    async def _store(self, live_group: LiveGroup[ClassicGroup], command: StoreGeneration) -> None:
         """Commit a generation; on an error drop the group, which is loaded again as it is stored."""
         code = ErrorCode.none
         try:
             await self._services.commits.submit(command, None)
         except Exception as error:  # noqa: BLE001 - every error has a code
-            code = _code_of(error, live.name)
-        if self._groups.get(live.name) is not live:
+            code = _code_of(error, live_group.name)
+        if self._groups.get(live_group.name) is not live_group:
             return
         if not code:
-            self._apply(live, live.group.stored)
+            self._apply(live_group, live_group.group.stored)
             return
         # The outcome may be unknown: clients repeat their requests, which load the group as it is stored.
-        self._drop(live, code)
+        self._drop(live_group, code)
         if code is not ErrorCode.not_coordinator:
-            self._spawn(self._load_until_answered(live.name, RETRY_MS / 1000))
+            self._spawn(self._load_until_answered(live_group.name, RETRY_MS / 1000))
 
-    def _expire(self, live: Live[ClassicGroup], now: int) -> None:
-        self._apply(live, lambda _now: live.group.tick(now))  # A timer may be early by the fraction of a millisecond.
+    def _expire(self, live_group: LiveGroup[ClassicGroup], now: int) -> None:
+        self._apply(
+            live_group, lambda _now: live_group.group.tick(now)
+        )  # A timer may be early by the fraction of a millisecond.
 
-    def _resume(self, live: Live[ClassicGroup], now: int) -> None:
+    def _resume(self, live_group: LiveGroup[ClassicGroup], now: int) -> None:
         """Drop the group: another gateway may coordinate its members, which could not reach this one."""
-        self._drop(live, ErrorCode.not_coordinator)
-        self._spawn(self._load_until_answered(live.name, RETRY_MS / 1000))
+        self._drop(live_group, ErrorCode.not_coordinator)
+        self._spawn(self._load_until_answered(live_group.name, RETRY_MS / 1000))
 
 
 def _code_of(error: Exception, name: str) -> ErrorCode:

@@ -118,11 +118,11 @@ class ClassicGroup:
         name: The name of the group.
         properties: Timeouts and sizes.
         new_id: Returns a globally unique id, a part of member ids.
-        stored: The group in the chain, which may have had another kind; each member gets its full session timeout.
+        stored_group: That in the chain, which may have had another kind; each member gets its full session timeout.
         now: The time.
         epoch: The wall clock's time, in ms since 1970, at which the clock of ``now`` was 0.
-        used: The last generation that an earlier machine of this process began. It may not be stored; a late request
-            of its members must not be taken for one of this machine's.
+        last_generation: The last generation that an earlier machine of this process began. It may not be stored; a
+            late request of its members must not be taken for one of this machine's.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ClassicGroup:
         name: str,
         properties: Properties,
         new_id: Callable[[], str],
-        stored: Group | None,
+        stored_group: Group | None,
         now: int,
         *,
         epoch: int,
@@ -173,8 +173,8 @@ class ClassicGroup:
         self._storing: StoreGeneration | None = None
         #: Answers to LeaveGroup that wait until the empty generation is stored.
         self._leaving: list[Answer] = []
-        if stored is not None:
-            self._restore(stored)
+        if stored_group is not None:
+            self._restore(stored_group)
 
     def _restore(self, group: Group) -> None:
         """Take over a stored group: its members are stable, and their session timeouts begin now."""
@@ -508,8 +508,8 @@ class ClassicGroup:
     ) -> None:
         """Give a static member that returns without its member id a new one; the old one is fenced (KIP-345)."""
         old_member = self._members[self._static[_instance_id(request) or ""]]
-        fenced = {"error_code": ErrorCode.fenced_instance_id, "member_id": old_member.member_id}
-        self._respond_to_join(old_member, fenced)
+        refusal = {"error_code": ErrorCode.fenced_instance_id, "member_id": old_member.member_id}
+        self._respond_to_join(old_member, refusal)
         self._fail_sync(old_member, ErrorCode.fenced_instance_id)
         is_unsynced = old_member.member_id in self._unsynced
         self._discard(old_member)
@@ -728,7 +728,7 @@ class ClassicGroup:
 
     def _join_response(self, member: _Member) -> dict[str, Any]:
         """The response to a member that has joined; only the leader's has the members."""
-        others: Iterable[_Member] = self._members.values() if member.member_id == self._leader else ()
+        other_members: Iterable[_Member] = self._members.values() if member.member_id == self._leader else ()
         return {
             "error_code": ErrorCode.none,
             "member_id": member.member_id,
@@ -742,7 +742,7 @@ class ClassicGroup:
                     "group_instance_id": other.instance_id,
                     "metadata": other.subscription(self._protocol),
                 }
-                for other in others
+                for other in other_members
             ],
         }
 

@@ -37,7 +37,7 @@ from txnstore.gateway.groups.consumer.members import (
     member_of_request,
     would_change,
 )
-from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, Live
+from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, LiveGroup
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_uuid
@@ -83,8 +83,8 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
                     message, self._owned_partitions(message), request.client_id or "", client
                 )
             finally:
-                if (live := self._groups.get(name)) is not None:
-                    self._arm_or_forget(live)
+                if (live_group := self._groups.get(name)) is not None:
+                    self._arm_or_forget(live_group)
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": _error_code(error, request.version), "error_message": message_of(error)}
 
@@ -100,19 +100,22 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             for number in topic.partitions
         )
 
-    async def _handle_heartbeat(self, message: MemberHeartbeat, owned: Owned, client_id: str, client: Client) -> Fields:
+    async def _handle_heartbeat(
+        self, message: MemberHeartbeat, owned_tps: Owned, client_id: str, client: Client
+    ) -> Fields:
         """Join or change the member if the request demands it, record what it holds, and return its assignment."""
         name, now = message.group_id, self._now()
-        live, group = self._live(name), self._group(name)
-        stored_member = member_of_request(group, live.group, message, owned)
+        live_group, group = self._live_group(name), self._group(name)
+        stored_member = member_of_request(group, live_group.group, message, owned_tps)
         member_id = message.member_id or self._services.connection.runtime.new_id()
         session_ms = self._services.properties.group_consumer_session_timeout_ms
-        kept_member = live.group.members.get(member_id) or KeptMember(now + session_ms)
+        kept_member = live_group.group.members.get(member_id) or KeptMember(now + session_ms)
         kept_member.record_request(message, client_id, client.host, now, session_ms)
         topics = self._subscribed_topics(kept_member, client)
         assignor = ASSIGNORS[message.server_assignor] if message.server_assignor is not None else None
         if assignor is None:
             assignor = stored_member.assignor if stored_member is not None else next(iter(ASSIGNORS.values()))
+        # One heartbeat of Kafka may join, subscribe to other topics and release partitions: two commands of the chain.
         submit, membership = self._services.commits.submit, None
         joins = message.member_epoch == JOINING or stored_member is None
         if joins or stored_member is None or (stored_member.topics, stored_member.assignor) != (topics, assignor):
@@ -123,25 +126,25 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
                 extra = {"group": name, "member_id": member_id, "generation": membership.generation}
                 _LOG.info("member joins the group", extra=extra)
         if stored_member is not None and (
-            owned is not None if membership is not None else would_change(group, stored_member, owned)
+            owned_tps is not None if membership is not None else would_change(group, stored_member, owned_tps)
         ):
             try:
-                membership = await submit(Heartbeat(name, member_id, owned), client.principal)
+                membership = await submit(Heartbeat(name, member_id, owned_tps), client.principal)
             except UnknownMemberError:
                 if message.member_epoch != JOINING:
                     raise
                 # Its session ended after it had rejoined, while the storage did not answer: it joins as a new member.
-                return await self._handle_heartbeat(message, owned, client_id, client)
+                return await self._handle_heartbeat(message, owned_tps, client_id, client)
         if membership is None:
             assert stored_member is not None
             assert group.epochs is not None
             kept_member.await_release(stored_member, now)
             membership = Membership(member_id, group.epochs[member_id], stored_member.assigned)
-        return self._response(live, message, kept_member, membership, stored_member)
+        return self._response(live_group, message, kept_member, membership, stored_member)
 
     def _response(
         self,
-        live: Live[KeptGroup],
+        live_group: LiveGroup[KeptGroup],
         message: MemberHeartbeat,
         kept_member: KeptMember,
         membership: Membership,
@@ -149,10 +152,10 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
     ) -> Fields:
         """Keep the member, and return its fields, with the assignment if it has changed or the request was full."""
         if stored_member is not None and stored_member.member_id != membership.member_id:
-            live.group.members.pop(stored_member.member_id, None)
-        live.group.members[membership.member_id] = kept_member
-        if self._coordinates(live.name):  # The group may have been forgotten meanwhile, when it had no members.
-            self._arm(self._groups.setdefault(live.name, live))
+            live_group.group.members.pop(stored_member.member_id, None)
+        live_group.group.members[membership.member_id] = kept_member
+        if self._coordinates(live_group.name):  # The group may have been forgotten meanwhile, when it had no members.
+            self._arm(self._groups.setdefault(live_group.name, live_group))
         assignment = assignment_by_topic(self._view, membership.assigned)
         fields: dict[str, Any] = {
             "member_id": membership.member_id,
@@ -178,18 +181,18 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
     async def _handle_leave(self, message: MemberHeartbeat, client: Client) -> Fields:
         """Remove a member; a static one that leaves for now only releases its partitions."""
         name = message.group_id
-        live, group = self._live(name), self._group(name)
-        member = member_of_request(group, live.group, message, None)
+        live_group, group = self._live_group(name), self._group(name)
+        member = member_of_request(group, live_group.group, message, None)
         assert member is not None
         submit = self._services.commits.submit
         if message.member_epoch == LEAVING_FOR_NOW:
             if not is_released(member):
                 await submit(Heartbeat(name, member.member_id, ()), client.principal)
-            kept_member = live.group.members[member.member_id]
+            kept_member = live_group.group.members[member.member_id]
             kept_member.has_sent_request = kept_member.is_away = True
         else:
             await submit(LeaveGroup(name, member.member_id), client.principal)
-            live.group.members.pop(member.member_id, None)
+            live_group.group.members.pop(member.member_id, None)
         extra = {"group": name, "member_id": member.member_id, "member_epoch": message.member_epoch}
         _LOG.info("member leaves the group", extra=extra)
         return {"member_id": member.member_id, "member_epoch": message.member_epoch}
@@ -198,9 +201,9 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
 
     def kept_members(self, name: str) -> Mapping[str, KeptMember]:
         """The state that this gateway keeps of each member of a group that it coordinates."""
-        live = self._live(name)
-        members = dict(live.group.members)
-        self._arm_or_forget(live)
+        live_group = self._live_group(name)
+        members = dict(live_group.group.members)
+        self._arm_or_forget(live_group)
         return members
 
     def take_over(self) -> None:
@@ -213,7 +216,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             self._sweep.cancel()
         for name, group in self._view.groups.items():
             if group.kind == "consumer" and group.members and self._coordinates(name):
-                self._live(name)
+                self._live_group(name)
         seconds = self._services.properties.group_consumer_session_timeout_ms / 1000
         self._sweep = asyncio.get_running_loop().call_later(seconds, self.take_over)
 
@@ -226,47 +229,47 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
     def _group(self, name: str) -> Group:
         return self._view.groups.get(name, Group())
 
-    def _live(self, name: str) -> Live[KeptGroup]:
+    def _live_group(self, name: str) -> LiveGroup[KeptGroup]:
         """Return the group as the newest view has it, and time its members from now on."""
-        live = self._groups.get(name)
-        if live is None:
-            live = self._groups[name] = Live(name, KeptGroup(self._services.properties))
-        live.group.follow(self._group(name), self._now())
-        self._arm(live)
-        return live
+        live_group = self._groups.get(name)
+        if live_group is None:
+            live_group = self._groups[name] = LiveGroup(name, KeptGroup(self._services.properties))
+        live_group.group.follow(self._group(name), self._now())
+        self._arm(live_group)
+        return live_group
 
-    def _resume(self, live: Live[KeptGroup], now: int) -> None:
-        live.group.renew(now)
-        self._arm_or_forget(live)
+    def _resume(self, live_group: LiveGroup[KeptGroup], now: int) -> None:
+        live_group.group.renew(now)
+        self._arm_or_forget(live_group)
 
-    def _expire(self, live: Live[KeptGroup], now: int) -> None:
-        if live.group.overdue_ids(now):
-            live.group.is_removing = True
-            self._spawn(self._remove(live))
+    def _expire(self, live_group: LiveGroup[KeptGroup], now: int) -> None:
+        if live_group.group.overdue_ids(now):
+            live_group.group.is_removing = True
+            self._spawn(self._remove(live_group))
         else:
-            self._arm_or_forget(live)
+            self._arm_or_forget(live_group)
 
-    async def _remove(self, live: Live[KeptGroup]) -> None:
+    async def _remove(self, live_group: LiveGroup[KeptGroup]) -> None:
         """Remove the overdue members; one that another gateway has heard of since stays, and its timer restarts."""
-        name = live.name
+        name = live_group.name
         try:
             await self._services.freshness.head()
             group = self._group(name)
-            live.group.follow(group, self._now())
-            overdue_ids = live.group.overdue_ids(self._now())
+            live_group.group.follow(group, self._now())
+            overdue_ids = live_group.group.overdue_ids(self._now())
             if overdue_ids:
                 expired_members = tuple((member_id, group.members[member_id].seen_at) for member_id in overdue_ids)
                 await self._services.commits.submit(LeaveGroup(name, expired=expired_members), None)
                 for member_id in overdue_ids:
-                    live.group.members.pop(member_id, None)
+                    live_group.group.members.pop(member_id, None)
                 _LOG.info("the sessions of members expired", extra={"group": name, "left": overdue_ids})
         except TxnStoreError as error:
             _LOG.warning("members cannot be removed: %s", error, extra={"group": name, "error": str(error)})
         except Exception:  # noqa: BLE001 - The next attempt may succeed, and without one no member would be removed.
             _LOG.exception("members cannot be removed", extra={"group": name})
-        live.group.is_removing = False
-        if self._groups.get(name) is live:
-            self._arm_or_forget(live, self._now() + RETRY_MS)
+        live_group.group.is_removing = False
+        if self._groups.get(name) is live_group:
+            self._arm_or_forget(live_group, self._now() + RETRY_MS)
 
 
 def assignment_by_topic(view: View, tps: Iterable[TopicPartition]) -> Assignment:

@@ -210,7 +210,7 @@ def _has_timeout(request: MemberHeartbeat) -> bool:
 
 
 def member_of_request(
-    group: Group, kept_group: KeptGroup, request: MemberHeartbeat, owned: Collection[TopicPartition] | None
+    group: Group, kept_group: KeptGroup, request: MemberHeartbeat, owned_tps: Collection[TopicPartition] | None
 ) -> Member | None:
     """Return the stored member of a request: the same id, or the static name that it takes over; None: new.
 
@@ -239,7 +239,7 @@ def member_of_request(
     if member is None:
         raise _unknown_member(request)
     if request.member_epoch > JOINING:
-        _check_epoch(group, member, kept_group.members[member.member_id], request.member_epoch, owned)
+        _check_epoch(group, member, kept_group.members[member.member_id], request.member_epoch, owned_tps)
     return member
 
 
@@ -262,7 +262,7 @@ def _check_epoch(
     member: Member,
     kept_member: KeptMember,
     epoch_of_request: int,
-    owned: Collection[TopicPartition] | None,
+    owned_tps: Collection[TopicPartition] | None,
 ) -> None:
     """Refuse any epoch but the member's, or the one before if the response with the newer one may be lost.
 
@@ -271,7 +271,7 @@ def _check_epoch(
     """
     epoch = _epoch(group, member.member_id)
     is_previous = epoch_of_request < epoch and kept_member.previous_epoch in (None, epoch_of_request)
-    owns_only_assigned = owned is not None and set(owned) <= set(member.assigned)
+    owns_only_assigned = owned_tps is not None and set(owned_tps) <= set(member.assigned)
     if epoch_of_request != epoch and not (is_previous and owns_only_assigned):
         message = (
             f"The member {member.member_id} has the epoch {epoch}, not {epoch_of_request}. "
@@ -285,10 +285,10 @@ def is_released(member: Member) -> bool:
     return set(member.held) <= set(member.target)
 
 
-def would_change(group: Group, member: Member, owned: Collection[TopicPartition] | None) -> bool:
+def would_change(group: Group, member: Member, owned_tps: Collection[TopicPartition] | None) -> bool:
     """Whether a heartbeat changes the stored member: it releases partitions or gets a new epoch."""
     revoked_tps = set(member.held) - set(member.target)
-    if owned is not None and revoked_tps - set(owned):
+    if owned_tps is not None and revoked_tps - set(owned_tps):
         return True
     return not revoked_tps and _epoch(group, member.member_id) != group.generation
 
