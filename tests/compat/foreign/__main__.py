@@ -26,7 +26,7 @@ from tests.compat.kafka_clients.outcomes import (
     write_expected,
 )
 from tests.helpers.gateway_process import gateway_process
-from txnstore.gateway.security import hashed
+from txnstore.gateway.security import credential_line
 
 EXPECTED = Path(__file__).with_name("expected.tsv")
 _USER, _PASSWORD = "alice", "wonderland"
@@ -98,7 +98,7 @@ def _cluster(place: Path, gateways: int) -> Iterator[Cluster]:
     with txnstore.create(str(store), gateways) as created:
         # As the brokers of kafka-python's tests: there are rules, and who is named by none may do everything.
         created.acls.enable([f"User:{_USER}", "User:ANONYMOUS"], allow_if_no_acl=True)
-    (place / "users.toml").write_text(f'[users]\n{_USER} = "{hashed(_PASSWORD)}"\n')
+    (place / "users.toml").write_text(f'[users]\n{_USER} = "{credential_line(_PASSWORD)}"\n')
     properties = [part for each in _PROPERTIES for part in ("--property", each)]
     peers = [f"127.0.0.1:{port}" for port in _free_ports(gateways)]
     together = ["--peers", ",".join(peers)] if gateways > 1 else []

@@ -178,13 +178,13 @@ def test_each_part_of_a_request_has_a_code_if_the_storage_fails(monkeypatch: pyt
 def _described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that have described a partition, one for each."""
     threads: list[str] = []
-    describe = Metadata._partition
+    describe = Metadata._partition_fields
 
     def described(self: Metadata, topic: str, number: int) -> Mapping[str, object]:
         threads.append(threading.current_thread().name.rsplit("_", 1)[0])
         return describe(self, topic, number)
 
-    monkeypatch.setattr(Metadata, "_partition", described)
+    monkeypatch.setattr(Metadata, "_partition_fields", described)
     return threads
 
 

@@ -34,7 +34,7 @@ def test_gateway_takes_over_what_the_one_before_has_stored_last() -> None:
             assert first.cancelled()
             classic, _ = gateway._coordinators
             await asyncio.gather(*classic._tasks)
-            assert list(classic.live()) == ["g"]
+            assert list(classic.live_groups()) == ["g"]
             await gateway.close()
 
     asyncio.run(main())
