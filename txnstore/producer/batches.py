@@ -32,34 +32,35 @@ class StickyPartitioner:
     ``rng`` decides; a seeded one makes the choice repeatable. Not locked: its producer calls it under its own lock.
     """
 
-    __slots__ = ("_current", "_previous", "_rng")
+    __slots__ = ("_current_partitions", "_previous_partitions", "_rng")
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         #: The partition of the open batch of each topic; none after :meth:`new_batch`.
-        self._current: dict[str, int] = {}
+        self._current_partitions: dict[str, int] = {}
         #: The partition of the batch before it, which is not chosen again.
-        self._previous: dict[str, int] = {}
+        self._previous_partitions: dict[str, int] = {}
 
     def partition(self, topic: str, partitions: int) -> int:
         """Return the partition for the next record of the topic; it stays until :meth:`new_batch`."""
-        chosen = self._current.get(topic)
-        if chosen is None or chosen >= partitions:
-            chosen = self._current[topic] = self._choose_partition(self._previous.get(topic), partitions)
-        return chosen
+        partition = self._current_partitions.get(topic)
+        if partition is None or partition >= partitions:
+            partition = self._choose_partition(self._previous_partitions.get(topic), partitions)
+            self._current_partitions[topic] = partition
+        return partition
 
     def new_batch(self, topic: str) -> None:
         """Choose another partition for the topic, if there is one: its batch is closed."""
-        chosen = self._current.pop(topic, None)
-        if chosen is not None:
-            self._previous[topic] = chosen
+        partition = self._current_partitions.pop(topic, None)
+        if partition is not None:
+            self._previous_partitions[topic] = partition
 
     def _choose_partition(self, previous: int | None, partitions: int) -> int:
         if previous is None or previous >= partitions or partitions == 1:
             return self._rng.randrange(partitions)
         # One of the others, each with the same chance.
-        chosen = self._rng.randrange(partitions - 1)
-        return chosen + 1 if chosen >= previous else chosen
+        partition = self._rng.randrange(partitions - 1)
+        return partition + 1 if partition >= previous else partition
 
 
 class ProducerBatch:
@@ -84,7 +85,7 @@ class ProducerBatch:
             that settles after it has set the outcome: a waiter that it does not see, sees the outcome.
     """
 
-    __slots__ = ("_base", "_callbacks", "_pieces", "_rows", "_table", "abandoned", "bytes",
+    __slots__ = ("_callbacks", "_first_row", "_pieces", "_rows", "_table", "abandoned", "bytes",
                  "outcome", "rows", "sealed", "tp", "upload", "uploaded", "waiters", "writer")  # fmt: skip
 
     def __init__(self, tp: TopicPartition, writer: TopicWriter) -> None:
@@ -102,7 +103,7 @@ class ProducerBatch:
         self._pieces: list[tuple[int, list[Any] | pa.Table]] = []
         #: The last piece, if it is a list of rows, and the number of its first row.
         self._rows: list[Any] | None = None
-        self._base = 0
+        self._first_row = 0
         #: All rows, from the first attempt to upload them until its upload ends.
         self._table: pa.Table | None = None
         self.outcome: Appended | Exception | None = None
@@ -115,33 +116,33 @@ class ProducerBatch:
         rows = self._rows
         if rows is None:
             rows = self._new_rows()
-        row = self._base + len(rows)
+        row = self._first_row + len(rows)
         self.bytes += size + RECORD_OVERHEAD
         rows.append(record)
         return row
 
     def _new_rows(self) -> list[Any]:
         rows: list[Any] = []
-        base = self._row_count()
-        self._pieces.append((base, rows))
-        self._base, self._rows = base, rows
+        first_row = self._row_count()
+        self._pieces.append((first_row, rows))
+        self._first_row, self._rows = first_row, rows
         return rows
 
     def add_table(self, table: pa.Table, overhead: int = 0) -> int:
         """Add rows of the topic's stored schema; return the number of the first one."""
-        first = self._row_count()
+        first_row = self._row_count()
         self._rows = None
         self.bytes += table.nbytes + overhead
-        self._pieces.append((first, table))
-        return first
+        self._pieces.append((first_row, table))
+        return first_row
 
     def _row_count(self) -> int:
         if not self._pieces:
             return 0
-        base, piece = self._pieces[-1]
-        return base + len(piece)
+        first_row, piece = self._pieces[-1]
+        return first_row + len(piece)
 
-    def count(self) -> None:
+    def count_rows(self) -> None:
         """Set ``rows`` to the number of rows. Called when the batch is sealed."""
         self.rows = self._row_count()
 
@@ -193,8 +194,9 @@ class ProducerBatch:
     def take_upload(self) -> bool:
         """Take the batch from a task that did not begin, or was interrupted; False if it needs no other task."""
         assert self.upload is not None
-        taken = self.upload.cancel() or self.upload.done()
-        return taken and self.uploaded is None and not self.abandoned  # Read last: it is set before the task is done.
+        was_taken = self.upload.cancel() or self.upload.done()
+        # The result is read last: it is set before the task is done.
+        return was_taken and self.uploaded is None and not self.abandoned
 
     def abandon(self) -> None:
         """Prevent the upload from being started or repeated."""
@@ -248,17 +250,17 @@ def convert_batches(batches: Sequence[ProducerBatch], now_ms: int) -> None:
     Batches with rows of another kind are left out. If the records cannot be converted, each batch is left to its own
     conversion, which fails it alone.
     """
-    lists = [(batch, records) for batch in batches if (records := batch.records)]
-    if len(lists) < _MIN_BATCHES:
+    records_by_batch = [(batch, records) for batch in batches if (records := batch.records)]
+    if len(records_by_batch) < _MIN_BATCHES:
         return
     try:
-        table = records_to_table([record for _, records in lists for record in records], now_ms)
+        table = records_to_table([record for _, records in records_by_batch for record in records], now_ms)
     except Exception:  # noqa: BLE001 - the conversion of the batch alone raises it again
         return
-    first = 0
-    for batch, records in lists:
-        batch.keep_table(table.slice(first, len(records)))
-        first += len(records)
+    first_row = 0
+    for batch, records in records_by_batch:
+        batch.keep_table(table.slice(first_row, len(records)))
+        first_row += len(records)
 
 
 def split_for_window(batches: Sequence[ProducerBatch]) -> list[list[ProducerBatch]]:
@@ -266,12 +268,12 @@ def split_for_window(batches: Sequence[ProducerBatch]) -> list[list[ProducerBatc
 
     A repeated append is recognised by that window, so one entry carries at most five batches per partition.
     """
-    entries: list[list[ProducerBatch]] = []
+    rounds: list[list[ProducerBatch]] = []
     counts: dict[TopicPartition, int] = {}
     for batch in batches:
-        if not entries or counts.get(batch.tp, 0) >= WINDOW:
-            entries.append([])
+        if not rounds or counts.get(batch.tp, 0) >= WINDOW:
+            rounds.append([])
             counts = {}
-        entries[-1].append(batch)
+        rounds[-1].append(batch)
         counts[batch.tp] = counts.get(batch.tp, 0) + 1
-    return entries
+    return rounds

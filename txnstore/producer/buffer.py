@@ -31,7 +31,7 @@ class Buffer:
     Attributes:
         batch_bytes: The bytes of a batch from which it is sealed. Constant.
         limit: The number of bytes from which :meth:`Producer.send` blocks. Constant.
-        bytes: Bytes in open batches and in uploads that had not ended at the last :meth:`count`.
+        bytes: Bytes in open batches and in uploads that had not ended at the last :meth:`count_bytes`.
         sealed: All sealed batches that are not settled, in the order of their seals, which is that of their sequence
             numbers in each partition.
     """
@@ -66,7 +66,7 @@ class Buffer:
 
     def open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None) -> ProducerBatch:
         """Return the open batch of ``partition``, else of the key's partition, else of the sticky one."""
-        sticky = key is None and partition is None
+        is_sticky = key is None and partition is None
         if partition is None:
             name, count = version.topic.name, version.partitions
             partition = partition_for_key(key, count) if key is not None else self._sticky.partition(name, count)
@@ -77,35 +77,35 @@ class Buffer:
             batch = None
         if batch is None:
             batch = self._open[tp] = ProducerBatch(tp, version.writer)
-        if sticky:
+        if is_sticky:
             version.sticky = batch
         return batch
 
     def add_table(self, piece: TablePiece, table: pa.Table, partition: int | None) -> list[TablePart]:
         """Add the rows of a piece to the open batches of their partitions."""
         version = piece.version
-        numbers = self._row_partitions(version, table, partition)
+        row_partitions = self._row_partitions(version, table, partition)
         parts: list[TablePart] = []
-        split = split_by_partition(table, numbers, version.partitions)
-        if piece.shared and len(split) == 1:  # A split into several tables has copied them.
-            split = [(number, copy_rows(rows)) for number, rows in split]
-        for number, rows in split:
-            parts += self._add_rows(version, number, rows, _RowNumbers(numbers, number, piece.first))
+        rows_by_partition = split_by_partition(table, row_partitions, version.partitions)
+        if piece.shared and len(rows_by_partition) == 1:  # A split into several tables has copied them.
+            rows_by_partition = [(number, copy_rows(rows)) for number, rows in rows_by_partition]
+        for number, rows in rows_by_partition:
+            parts += self._add_rows(version, number, rows, _RowNumbers(row_partitions, number, piece.first))
         return parts
 
     def _add_rows(
         self, version: TopicVersion, number: int, rows: pa.Table, row_numbers: _RowNumbers
     ) -> Iterator[TablePart]:
         """Add rows to open batches, in parts that exceed the batch size by little."""
-        at, average = 0, max(1, rows.nbytes // max(1, rows.num_rows))
+        row, row_bytes = 0, max(1, rows.nbytes // max(1, rows.num_rows))
         event_time = version.writer.event_time
-        while at < rows.num_rows:
+        while row < rows.num_rows:
             batch = self.open_batch(version, None, number)
-            count = min(rows.num_rows - at, max(1, (self.batch_bytes - batch.bytes) // average + 1))
-            piece = rows.slice(at, count)
+            count = min(rows.num_rows - row, max(1, (self.batch_bytes - batch.bytes) // row_bytes + 1))
+            piece = rows.slice(row, count)
             times = piece[event_time] if event_time is not None else None
-            yield TablePart(batch, batch.add_table(piece), count, row_numbers.skipping(at), times)
-            at += count
+            yield TablePart(batch, batch.add_table(piece), count, row_numbers.skipping(row), times)
+            row += count
             self.bytes += piece.nbytes
             if batch.bytes >= self.batch_bytes:
                 self.seal(batch)
@@ -130,7 +130,7 @@ class Buffer:
         An interrupted send leaves a batch without rows, which the log does not take: it is removed.
         """
         if not batch.sealed:
-            batch.count()
+            batch.count_rows()
         if batch.rows and not batch.sealed:
             batch.upload = self._uploads.upload_task((batch,))
             # An interrupt before this line leaves an open batch; one after it a sealed batch that is still in _open.
@@ -162,7 +162,7 @@ class Buffer:
 
     # Removing ---------------------------------------------------------------------------------------------------------
 
-    def count(self) -> None:
+    def count_bytes(self) -> None:
         """Count the bytes again, without those of uploads that have ended."""
         self._uploading = [batch for batch in self._uploading if batch.uploaded is None and batch in self.sealed]
         self.bytes = sum(batch.bytes for batch in (*self._open.values(), *self._uploading))
@@ -172,7 +172,7 @@ class Buffer:
         for batch in batches:
             self.sealed.pop(batch, None)
             batch.release()
-        self.count()
+        self.count_bytes()
 
     def abandon(self) -> list[ProducerBatch]:
         """Abandon all batches: seal the open ones, and neither start nor repeat an upload.

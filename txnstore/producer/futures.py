@@ -139,7 +139,7 @@ class _SendFuture(Generic[T]):
         batches = self._batches()
         unsettled = [None] * (len(batches) - 1)  # One for each batch but the last.
 
-        def settled() -> None:
+        def on_settled() -> None:
             """Call the callback when the last of the batches is settled."""
             with suppress(IndexError):
                 unsettled.pop()  # In one step: of the threads that settle the batches, the last one calls.
@@ -150,9 +150,9 @@ class _SendFuture(Generic[T]):
                 _LOG.exception("a done callback failed")
 
         if not batches:
-            settled()
+            on_settled()
         for batch in batches:
-            batch.when_settled(settled)
+            batch.when_settled(on_settled)
 
 
 class RecordFuture(_SendFuture[RecordMetadata]):
@@ -210,15 +210,15 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
     def _wait_for_value(self, timeout: float | None) -> list[RecordMetadata]:
         """Wait for all batches of the table, and return the metadata of its rows in their order."""
         deadline = None if timeout is None else monotonic() + timeout
-        by_row: dict[int, RecordMetadata] = {}
+        metadata_by_row: dict[int, RecordMetadata] = {}
         for part in self._parts:
             appended = self._sender.wait(part.batch, None if deadline is None else max(0.0, deadline - monotonic()))
             topic, partition = appended.tp
-            base = appended.base_offset + part.first
+            base_offset = appended.base_offset + part.first
             moments = [appended.timestamp] * part.count
             if part.times is not None:
                 moments = as_milliseconds(part.times, "timestamp").cast(pa.int64()).to_pylist()
-            for at, (row, moment) in enumerate(zip(part.row_numbers(part.count).tolist(), moments, strict=True)):
-                offset = base + at if appended.base_offset >= 0 else -1
-                by_row[row] = RecordMetadata(topic, partition, offset, moment)
-        return [by_row[row] for row in sorted(by_row)]
+            for index, (row, moment) in enumerate(zip(part.row_numbers(part.count).tolist(), moments, strict=True)):
+                offset = base_offset + index if appended.base_offset >= 0 else -1
+                metadata_by_row[row] = RecordMetadata(topic, partition, offset, moment)
+        return [metadata_by_row[row] for row in sorted(metadata_by_row)]

@@ -65,15 +65,15 @@ class Linger:
     Args:
         sender: The sender to flush.
         seconds: The linger time. None: no flush by time; the thread starts with the first waiter.
-        again: Seconds until a failed flush is repeated.
+        retry_seconds: Seconds until a failed flush is repeated.
     """
 
-    def __init__(self, sender: FlushedSender, seconds: float | None, again: float = _RETRY_PAUSE) -> None:
+    def __init__(self, sender: FlushedSender, seconds: float | None, retry_seconds: float = _RETRY_PAUSE) -> None:
         self._sender = weakref.ref(sender)
         #: The orders of all threads, which the thread serves one by one.
         self._orders: SimpleQueue[_FlushOrder] = SimpleQueue()
         self._linger_seconds = seconds
-        self._retry_seconds = again
+        self._retry_seconds = retry_seconds
         #: Whether :meth:`stop` was called; never reset.
         self._is_stopped = False
         #: The process that has the thread; a forked child has none.
@@ -171,13 +171,13 @@ class Linger:
             _LOG.warning("records wait for another flush: %s", error, extra={"error": str(error)})
             self.woken = True
             try:
-                order, another = self._orders.get(timeout=self._retry_seconds)
+                order, next_waiter = self._orders.get(timeout=self._retry_seconds)
             except Empty:
                 continue
             if order is None:
                 return False
-            if another is not None:
-                waiters.append(another)
+            if next_waiter is not None:
+                waiters.append(next_waiter)
 
 
 def _run_loop(orders: SimpleQueue[_FlushOrder], linger: Linger) -> None:

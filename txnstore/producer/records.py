@@ -70,15 +70,15 @@ def _header_pairs(topic: str, headers: object) -> list[tuple[str, bytes | None]]
     """Return the headers as pairs, in their order; a name may occur several times."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        checked = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
+        checked_pairs = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
     except (TypeError, ValueError):
         msg = f"the headers of a record of topic {topic!r} must be a mapping or pairs of name and bytes"
         raise SchemaMismatchError(msg) from None
-    for name, _ in checked:
+    for name, _ in checked_pairs:
         if not isinstance(name, str) or not is_unicode(name):
             msg = f"the name of a header of topic {topic!r} must be a string of Unicode characters, not {name!r}"
             raise SchemaMismatchError(msg)
-    return checked
+    return checked_pairs
 
 
 class RowFormat:
@@ -121,23 +121,23 @@ class RowFormat:
     def _check_plain(self, row: dict[Any, Any], now_ms: int) -> tuple[Any, bytes | None, int, int | None] | None:
         """Check a row of plain values; None if a value is not plain, or the row does not fit the schema."""
         values: list[Any] = []
-        size = columns = 0
+        size = column_count = 0
         for name, nullable, check in self._checks:
             value = row.get(name)
             if value is None:
                 if not nullable:
                     return None
-                columns += name in row
+                column_count += name in row
                 size += 8
                 values.append(None)
                 continue
-            checked = check(value) if check is not None else None
-            if checked is None:
+            value_and_size = check(value) if check is not None else None
+            if value_and_size is None:
                 return None
-            columns += 1
-            size += checked[1]
-            values.append(checked[0])
-        if columns != len(row):
+            column_count += 1
+            size += value_and_size[1]
+            values.append(value_and_size[0])
+        if column_count != len(row):
             return None
         moment = None
         if self._event_time is not None:
@@ -176,8 +176,8 @@ class RowFormat:
             table = fill_timestamps(table, column, now_ms)
             moment = as_milliseconds(table[column], column).cast(pa.int64())[0].as_py()
         key = writer.topic.key
-        encoded = key_bytes(table[key], key)[0].as_py() if key is not None else None
-        return table, encoded, table.nbytes, moment
+        key_value = key_bytes(table[key], key)[0].as_py() if key is not None else None
+        return table, key_value, table.nbytes, moment
 
     def table(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
         """Convert rows that :meth:`check` returned as tuples to a table of the stored schema."""
@@ -223,7 +223,7 @@ def value_check(kind: pa.DataType, *, is_time: bool) -> _ValueCheck | None:
     if pa.types.is_float64(kind):
         return lambda value: (value, 8) if type(value) is float else None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _checked_text
+        return _check_text
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return lambda value: (value, 8 + len(value)) if type(value) is bytes else None
     if pa.types.is_timestamp(kind) and kind.unit in _UNITS:
@@ -243,7 +243,7 @@ def _integer_check(kind: pa.DataType, *, is_time: bool) -> _ValueCheck:
     return lambda value: (value, size) if type(value) is int and low <= value <= high else None
 
 
-def _checked_text(value: Any) -> tuple[Any, int] | None:
+def _check_text(value: Any) -> tuple[Any, int] | None:
     if type(value) is not str:
         return None
     if value.isascii():
@@ -264,13 +264,13 @@ def _time_check(kind: pa.DataType) -> _ValueCheck:
         if type(value) is not dt.datetime:
             return None
         if zoned and value.tzinfo is dt.UTC:
-            since = value - _EPOCH_UTC
+            elapsed = value - _EPOCH_UTC
         elif not zoned and value.tzinfo is None:
-            since = value - _EPOCH
+            elapsed = value - _EPOCH
         else:
             return None
-        units = since // unit
-        return (units, 8) if units >= 0 or units * unit == since else None
+        units = elapsed // unit
+        return (units, 8) if units >= 0 or units * unit == elapsed else None
 
     return check
 

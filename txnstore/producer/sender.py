@@ -294,19 +294,19 @@ class Sender:
         A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
         buffer, batches = self.buffer, list(self.buffer.sealed)
-        waited, ended = 0, list[ProducerBatch]()
+        waited_bytes, ended_batches = 0, list[ProducerBatch]()
         if batches and batches[-1].uploaded is None and not until_room:
             self._await_upload(batches[-1])
         for batch in batches:
             if batch.uploaded is None:
-                if until_room and (buffer.bytes - waited) * 2 < buffer.limit:
+                if until_room and (buffer.bytes - waited_bytes) * 2 < buffer.limit:
                     break
                 self._await_upload(batch)
-                waited += batch.bytes
-            ended.append(batch)
-        registrable = [batch for batch in ended if batch.is_registrable]
+                waited_bytes += batch.bytes
+            ended_batches.append(batch)
+        registrable = [batch for batch in ended_batches if batch.is_registrable]
         errors: list[Exception] = []
-        for batch in ended:
+        for batch in ended_batches:
             if not batch.is_registrable:
                 failure = batch.uploaded if isinstance(batch.uploaded, Exception) else None
                 if failure is not None and not batch.settled:
@@ -339,7 +339,7 @@ class Sender:
         """Upload and register batches until the buffer has room, without a time limit."""
         self.check_usable()
         with self._lock.own:
-            self.buffer.count()
+            self.buffer.count_bytes()
         if self.buffer.bytes >= self.buffer.limit:
             self.flush(until_room=True)
 
@@ -381,8 +381,8 @@ class Sender:
 
     def _register(self, batches: list[ProducerBatch]) -> None:
         """Register batches, one entry per round, in the open transaction if there is one."""
-        for part in split_for_window(batches):
-            unsettled = [batch for batch in part if not batch.settled]
+        for round_batches in split_for_window(batches):
+            unsettled = [batch for batch in round_batches if not batch.settled]
             if unsettled:
                 self._submit(self.txn.append(unsettled))
 
@@ -394,7 +394,7 @@ class Sender:
         """
         self._change_txn(lambda txn: txn.with_submitting(pending))
         answer = self._submit_command(
-            pending.command, Transaction.with_started, lambda error: self._command_refused(pending, error)
+            pending.command, Transaction.with_started, lambda error: self._fail_command(pending, error)
         )
         ended = answer if isinstance(answer, Ended) else None
         for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
@@ -441,15 +441,15 @@ class Sender:
             )  # It was refused, so nothing happened; the next call submits again.
             raise
 
-    def _command_refused(self, pending: PendingCommand, error: Exception) -> None:
+    def _fail_command(self, pending: PendingCommand, error: Exception) -> None:
         """Fail the batches of a refused command, and the transaction.
 
         Without a transaction, each batch is submitted alone: batches of other partitions may be accepted, or be in the
         log already if an earlier attempt had an unknown outcome (SEQ-15, SEQ-18).
         """
         self._change_txn(lambda txn: txn.with_refused(error, several_chains=self._connection.several_chains))
-        fatal = isinstance(error, TxnStoreError) and error.fatal
-        if not self.txn.transactional and len(pending.batches) > 1 and not fatal:
+        is_fatal = isinstance(error, TxnStoreError) and error.fatal
+        if not self.txn.transactional and len(pending.batches) > 1 and not is_fatal:
             for batch in pending.batches:
                 try:
                     self._submit(self.txn.append((batch,)))
@@ -499,11 +499,11 @@ class Sender:
         self._add_partitions()
         if self.txn.pending is not None:
             self._submit(self.txn.pending)  # Its sequences make a repetition idempotent (SEQ-14).
-        parts = split_for_window(self._collect_uploaded())
-        for batches in parts[:-1]:
+        rounds = split_for_window(self._collect_uploaded())
+        for batches in rounds[:-1]:
             self._register(batches)  # The last batches go with the end, in one entry.
         self.topics.refresh_catalog()
-        return self.txn.end(outcome, parts[-1] if parts else ())
+        return self.txn.end(outcome, rounds[-1] if rounds else ())
 
     def end_reported(self) -> None:
         """Record that the call which ended the transaction returns to the application."""
@@ -549,7 +549,10 @@ class Sender:
     # Calls and failures -----------------------------------------------------------------------------------------------
 
     def _in_turn(self, call: Callable[[], T]) -> T:
-        """Run a call of the application with the turn, then the callbacks. Its error stands for all failures."""
+        """Run a call of the application with the turn, then the callbacks.
+
+        Raises the error of the call. Its other failures are known to the futures of their records, and are not kept.
+        """
         self.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
             with self._turn.own:
@@ -604,13 +607,13 @@ class Sender:
             return
         with self._lock.own:
             txn = self.txn.with_record_refused(error)
-            refused = txn is not self.txn
+            is_refused = txn is not self.txn
             self._set_txn(txn)
-        if refused:
+        if is_refused:
             pending = txn.pending
-            submitted = set(pending.batches) if pending is not None else set()
+            submitted_batches = set(pending.batches) if pending is not None else set()
             for batch in self._abandon_batches():
-                if batch not in submitted:
+                if batch not in submitted_batches:
                     batch.settle(record_error(error))
                     self._callbacks_due.append(batch)
             self.call_back()
@@ -635,10 +638,10 @@ class Sender:
                 try:
                     self._flush()
                 finally:
-                    others = [error for failed, error in self._failures if failed is not batch]
+                    other_errors = [error for failed_batch, error in self._failures if failed_batch is not batch]
                     self._failures.clear()
-                    if others:
-                        self._change_txn(lambda txn: txn.with_background_failure(others[0]))
+                    if other_errors:
+                        self._change_txn(lambda txn: txn.with_background_failure(other_errors[0]))
         except Exception as error:  # noqa: BLE001 - it is raised to the waiter
             return error
         finally:
@@ -683,17 +686,17 @@ class Sender:
 
         Uses ``SimpleQueue``, which is implemented in C: an interrupt cannot leave its lock acquired.
         """
-        woken: SimpleQueue[Exception | None] = SimpleQueue()
-        batch.waiters.append(woken)  # From here on, the thread that settles the batch wakes this one.
+        waiter: SimpleQueue[Exception | None] = SimpleQueue()
+        batch.waiters.append(waiter)  # From here on, the thread that settles the batch wakes this one.
         if timeout is not None and not batch.settled:
-            self._flush_in_background(woken)
+            self._flush_in_background(waiter)
         flush_error: Exception | None = None
         while not batch.settled and flush_error is None:
             try:
-                flush_error = woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
+                flush_error = waiter.get(timeout=timeout if timeout is None else max(0.0, timeout))
             except Empty:
                 with suppress(ValueError):  # Else a caller that polls with short timeouts leaves one each time.
-                    batch.waiters.remove(woken)
+                    batch.waiters.remove(waiter)
                 if not batch.settled:
                     msg = f"no outcome for a batch of {batch.tp} within {timeout} s"
                     raise TimeoutError(msg) from None

@@ -157,27 +157,27 @@ class Topics:
 
     def has_newer(self, version: TopicVersion) -> bool:
         """Whether the head of the catalog has another version of the topic, or none; makes the next use look it up."""
-        now, last = self._clock(), version.looked_up_ms
+        now, last_lookup = self._clock(), version.looked_up_ms
         # An application that sends one row that is refused sends many: they cost one request per pause and topic.
         # The clock may have been set back: then the time of the lookup tells nothing.
-        recent = last is not None and 0 <= now - last < _PAUSE_MS
-        self._connection.view(refresh=not recent)
+        is_recent = last_lookup is not None and 0 <= now - last_lookup < _PAUSE_MS
+        self._connection.view(refresh=not is_recent)
         self.refresh_catalog()
         if self.catalog.state.topics.get(version.topic.name) is not version.topic:
             return True
-        if not recent:
+        if not is_recent:
             version.looked_up_ms = now
         return False
 
     def pieces(self, topic: str, data: object, partition: int | None, piece_bytes: int) -> Iterator[TablePiece]:
         """Yield the rows in the topic's schema, in pieces of at most ``piece_bytes``."""
-        shared = not isinstance(data, Sequence)  # Python values are copied into the table.
+        is_shared = not isinstance(data, Sequence)  # Python values are copied into the table.
         first = 0
         for part in parts_of(data):
             version, table = self._fit_rows(topic, part, partition)
-            rows = max(1, table.num_rows * piece_bytes // max(1, table.nbytes))
-            for row in range(0, max(1, table.num_rows), rows):
-                yield TablePiece(version, table.slice(row, rows), first + row, shared)
+            piece_rows = max(1, table.num_rows * piece_bytes // max(1, table.nbytes))
+            for row in range(0, max(1, table.num_rows), piece_rows):
+                yield TablePiece(version, table.slice(row, piece_rows), first + row, is_shared)
             first += table.num_rows
 
     def _fit_rows(self, topic: str, data: object, partition: int | None) -> tuple[TopicVersion, pa.Table]:

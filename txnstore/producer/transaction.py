@@ -362,12 +362,12 @@ class Transaction:
 
     def number_batches(self, batches: Sequence[ProducerBatch]) -> tuple[NewBatch, ...]:
         """Return the batches with their sequences: contiguous in each partition, from 0 in each epoch (SEQ-01)."""
-        number_batches, next_sequences = [], dict(self.sequences)
+        numbered, next_sequences = [], dict(self.sequences)
         for batch in batches:
             sequence = next_sequences.get(batch.tp, 0)
-            number_batches.append(replace(batch.new_batch, base_sequence=sequence))
+            numbered.append(replace(batch.new_batch, base_sequence=sequence))
             next_sequences[batch.tp] = next_sequence(sequence, batch.rows)
-        return tuple(number_batches)
+        return tuple(numbered)
 
     def append(self, batches: Sequence[ProducerBatch]) -> PendingCommand:
         """Build the command that registers these batches and the unregistered offsets."""
@@ -418,12 +418,12 @@ class Transaction:
         """Note that the chain has the pending append."""
         assert self.pending is not None
         command = self.pending.command
-        known = {id(offsets) for offsets in command.offsets}
+        registered_ids = {id(offsets) for offsets in command.offsets}
         return replace(
             self,
             pending=None,
             started=True,
-            offsets=tuple(offsets for offsets in self.offsets if id(offsets) not in known),
+            offsets=tuple(offsets for offsets in self.offsets if id(offsets) not in registered_ids),
             sequences={
                 **self.sequences,
                 **{batch.tp: next_sequence(batch.base_sequence, batch.records) for batch in command.batches},
@@ -452,10 +452,10 @@ class Transaction:
 
     def with_failure(self, error: BaseException) -> Transaction:
         """Note a failed command or upload: a fatal error ends the producer, others the transaction (API-09, ERR-05)."""
-        fatal = isinstance(error, TxnStoreError) and error.fatal
-        if self.state is _S.CLOSED or (self.state is _S.FATAL_ERROR and not fatal):
+        is_fatal = isinstance(error, TxnStoreError) and error.fatal
+        if self.state is _S.CLOSED or (self.state is _S.FATAL_ERROR and not is_fatal):
             return self
-        state = self.next_state(_E.FATAL if fatal else _E.ABORTABLE)
+        state = self.next_state(_E.FATAL if is_fatal else _E.ABORTABLE)
         return self if state in (_S.READY, self.state) else replace(self, state=state, error=error)
 
     def with_record_refused(self, error: BaseException) -> Transaction:

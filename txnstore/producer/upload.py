@@ -165,27 +165,27 @@ def deliver(
         StorageRefusedError: The storage refused the request and would refuse it again.
         StorageError: The last attempt failed. The log is unchanged, since no entry names the object.
     """
-    began, paused, tries = runtime.monotonic(), 0.0, 0
+    began, paused_seconds, attempts = runtime.monotonic(), 0.0, 0
     while True:
         try:
             objects.put(key, data)
         except StorageRefusedError:
             raise
         except StorageError as error:
-            tries, failure = tries + 1, error
-            if is_abandoned() or max(paused, (runtime.monotonic() - began) / 1000) >= timeout:
-                times = "1 attempt" if tries == 1 else f"{tries} attempts"
+            attempts, failure = attempts + 1, error
+            if is_abandoned() or max(paused_seconds, (runtime.monotonic() - began) / 1000) >= timeout:
+                times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
                 msg = f"{name} could not be uploaded within {timeout:g} s ({times}): {error}"
                 raise StorageError(msg) from error
         else:
             return
-        bound = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(tries, _MAX_DOUBLINGS))
+        bound = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(attempts, _MAX_DOUBLINGS))
         pause = runtime.rng.uniform(0, bound)
-        extra = {"key": key, "attempt": tries, "error": str(failure)}
+        extra = {"key": key, "attempt": attempts, "error": str(failure)}
         _LOG.debug("upload failed, retrying", extra=extra)
         on_retry()
         runtime.sleep(pause)
-        paused += pause
+        paused_seconds += pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +222,16 @@ class Uploads:
         The entry must also decide them: no reader then fetches an aborted record. So it is that of the chain of the
         transactional id, if there is one.
         """
-        limit = min((batch.writer.config.inline_bytes for batch in batches), default=0)
-        if sum(batch.bytes for batch in batches) > limit or len(split_for_window(batches)) > 1:
+        remaining_bytes = min((batch.writer.config.inline_bytes for batch in batches), default=0)
+        if sum(batch.bytes for batch in batches) > remaining_bytes or len(split_for_window(batches)) > 1:
             return False
         chains, coordinator_chain = len(self.connection.chains), chain_of_producer(producer.producer_id)
         if producer.transactional_id is not None and any(
             chain_of_partition(batch.tp, chains) != coordinator_chain for batch in batches
         ):
             return False
-        encoded: list[tuple[ProducerBatch, NewBatch]] = []
-        for group in group_for_segments(batches, chains, limit):
+        new_batches: list[tuple[ProducerBatch, NewBatch]] = []
+        for group in group_for_segments(batches, chains, remaining_bytes):
             try:
                 self._convert_batches(group)
                 segment = self._encode_parts(
@@ -239,11 +239,11 @@ class Uploads:
                 )
             except Exception:  # noqa: BLE001 - The upload raises it again, and fails its batch alone.
                 return False
-            limit -= len(segment.data)
-            if limit < 0:
+            remaining_bytes -= len(segment.data)
+            if remaining_bytes < 0:
                 return False
-            encoded += zip(group, segment.batches, strict=True)
-        for batch, new_batch in encoded:
+            new_batches += zip(group, segment.batches, strict=True)
+        for batch, new_batch in new_batches:
             batch.end_upload(new_batch)
         return True
 

@@ -82,7 +82,7 @@ def test_records_and_tables_come_out_in_the_order_in_which_they_came_in() -> Non
     assert pending.add_record((None, b"1", [("h", b"v")], 8), 2) == 1
     assert pending.add_table(table([b"2", b"3"])) == 2
     assert pending.add_record((None, b"4", None, None), 1) == 4
-    pending.count()
+    pending.count_rows()
     rows = pending.table(9)
     assert rows.schema == RECORD_SCHEMA
     assert rows["value"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
@@ -104,7 +104,7 @@ def test_the_size_counts_every_record_and_grows() -> None:
 def test_taking_rows_releases_them() -> None:
     pending = batch()
     pending.add_record((None, b"x", None, None), 1)
-    pending.count()
+    pending.count_rows()
     assert pending.table(1).num_rows == 1
     assert pending.table(1).num_rows == 1  # An upload that failed is tried again.
     pending.release()

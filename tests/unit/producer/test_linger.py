@@ -127,7 +127,7 @@ def test_a_stop_ends_the_thread_and_flushes_nothing() -> None:
 def test_a_flush_that_failed_is_tried_again_without_a_wake(caplog: pytest.LogCaptureFixture) -> None:
     """The storage was away for a moment: the first records arrive without another ``send``."""
     flush = Flush(failures=2)
-    linger = Linger(flush, TINY, again=TINY)
+    linger = Linger(flush, TINY, retry_seconds=TINY)
     with caplog.at_level(logging.WARNING):
         linger.wake()
         for _ in range(3):
@@ -139,7 +139,7 @@ def test_a_flush_that_failed_is_tried_again_without_a_wake(caplog: pytest.LogCap
 
 def test_a_stop_does_not_wait_for_another_try() -> None:
     flush = Flush(failures=1)
-    linger = Linger(flush, TINY, again=LONG)
+    linger = Linger(flush, TINY, retry_seconds=LONG)
     linger.wake()
     flush.wait()
     linger.stop()
