@@ -260,28 +260,32 @@ class Connection:
             if data is None:
                 raise error
         document = document_of(data, redact(self.url))
-        count, names = document.chains, keys.Keys(document.store_id)
+        chain_count, chain_keys = document.chains, keys.Keys(document.store_id)
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
-        workers = [self._executor_for(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
-        runtime, later = self.runtime, self._in_background
+        workers = [
+            self._executor_for(f"chain {number}", self.runtime.executor)
+            for number in range(chain_count)
+            if chain_count > 1
+        ]
+        runtime, background = self.runtime, self._in_background
         context = ChainContext(
-            self.objects, names, runtime, self.pool, count,
-            read_only=self.read_only, background=later, check_storage=self.check_storage,
+            self.objects, chain_keys, runtime, self.pool, chain_count,
+            read_only=self.read_only, background=background, check_storage=self.check_storage,
             on_checkpoint=self._merge_later, principal=self.principal,
         )  # fmt: skip
         chains = Chains(context, workers)
         chains.identity.was_read(began)
         chains.load(hint)
-        self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, later))
-        duration_ms, head = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)
-        where = {
+        self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, background))
+        duration_ms, entries = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)
+        fields = {
             "url": redact(self.url),
             "store_id": document.store_id,
-            "chains": count,
-            "sequence": head,
+            "chains": chain_count,
+            "sequence": entries,
             "ms": duration_ms,
         }
-        _LOG.info("store opened", extra={**where, "read_only": self.read_only})
+        _LOG.info("store opened", extra={**fields, "read_only": self.read_only})
         return self._opened
 
     def _in_background(self) -> Executor:
@@ -313,28 +317,28 @@ class Connection:
             requests: Each command, and the principal who asks for it; None: that of the process.
         """
         opened = self._open()
-        count = opened.document.chains
-        numbers = {sole_chain_of(command, count) for command, _ in requests}
-        number = numbers.pop() if len(numbers) == 1 and len(requests) > 1 else None
-        if number is None:
+        chain_count = opened.document.chains
+        chain_numbers = {sole_chain_of(command, chain_count) for command, _ in requests}
+        chain_number = chain_numbers.pop() if len(chain_numbers) == 1 and len(requests) > 1 else None
+        if chain_number is None:
             return [
                 answer for _, group in groupby(requests, _group_key) for answer in self._submit_group(opened, [*group])
             ]
-        began, chain = self.measurements.clock(), opened.chains[number]
-        queued: list[Callable[[], Any]] = []
+        began, chain = self.measurements.clock(), opened.chains[chain_number]
+        commits: list[Callable[[], Any]] = []
         for command, principal in requests:
             try:
                 with asking(principal):
                     waiter = chain.enqueue(self._add_context(opened, command))
-                queued.append(partial(chain.commit_queued, waiter))
+                commits.append(partial(chain.commit_queued, waiter))
             except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
-                queued.append(partial(_raise_error, error))
-        answers = [_result_or_error(commit) for commit in queued]
+                commits.append(partial(_raise_error, error))
+        answers = [_result_or_error(commit) for commit in commits]
         self.measurements.add("commit", began)
         # The coordinator copies a topic that a chain does not know yet, and those that wait for it keep their order.
-        for place, (command, principal) in enumerate(requests) if count > 1 else ():
-            if isinstance(answers[place], UnknownTopicOrPartitionError):
-                answers[place] = _result_or_error(partial(self._submit, opened, command, principal))
+        for index, (command, principal) in enumerate(requests) if chain_count > 1 else ():
+            if isinstance(answers[index], UnknownTopicOrPartitionError):
+                answers[index] = _result_or_error(partial(self._submit, opened, command, principal))
         return answers
 
     def _submit_group(self, opened: _Opened, requests: Sequence[tuple[Command, str | None]]) -> list[Any]:
@@ -345,8 +349,8 @@ class Connection:
         """
         if len(requests) > 1:
             appends = [cast("Append", command) for command, _ in requests]
-            together = replace(appends[0], batches=tuple(batch for append in appends for batch in append.batches))
-            answer = _result_or_error(partial(self._submit, opened, together, requests[0][1]))
+            combined = replace(appends[0], batches=tuple(batch for append in appends for batch in append.batches))
+            answer = _result_or_error(partial(self._submit, opened, combined, requests[0][1]))
             if isinstance(answer, StorageError):
                 return [answer] * len(requests)
             if not isinstance(answer, Exception):
@@ -452,12 +456,12 @@ class Connection:
             return False
         refusal = self._write_refusal()
         if refusal is None:
-            failed = end_abandoned(self.coordinator, abandoned)
+            unended = end_abandoned(self.coordinator, abandoned)
         else:
             msg = "an expired transaction blocks readers; it cannot be ended: %s"
             _LOG.warning(msg, refusal, extra={"error": str(refusal)})
-            failed = abandoned
-        for txn in failed:
+            unended = abandoned
+        for txn in unended:
             failed_at[txn.producer_id] = now
         return refusal is None
 
@@ -636,8 +640,8 @@ def create_connection(
 ) -> Connection:
     """Create a store on these objects and connect to it; :func:`txnstore.create` describes the arguments."""
     principal = principal_of(principal)
-    limit = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
-    count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
+    max_timeout_ms = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
+    chain_count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
     runtime = runtime or Runtime()
     probe_once(objects, runtime.new_id)
     if read_if_there(objects, keys.STORE) is None:
@@ -649,9 +653,9 @@ def create_connection(
             # Another process has created the store meanwhile, and written to it: store.json comes first.
     document = StoreDocument(
         store_id=runtime.new_store_id(),
-        chains=count,
+        chains=chain_count,
         created_at=runtime.clock(),
-        transaction_max_timeout_ms=limit,
+        transaction_max_timeout_ms=max_timeout_ms,
     )
     claim = Claim(keys.STORE, encode(document))
     created = claim.resolve(objects, runtime.backoff) == claim.data
@@ -660,14 +664,15 @@ def create_connection(
         raise StoreExistsError(msg)
     connection = open_connection(objects, principal=principal, runtime=runtime)
     with _closing_on_error(connection):
-        count = len(connection.chains)
-        if chains is not None and count != chains:
-            has = f"{count} chain{'s' if count > 1 else ''}"
-            msg = f"the store at {redact(objects.url)} has {has}, not {chains}; the number of chains cannot be changed"
+        chain_count = len(connection.chains)
+        if chains is not None and chain_count != chains:
+            actual = f"{chain_count} chain{'s' if chain_count > 1 else ''}"
+            store = f"the store at {redact(objects.url)}"
+            msg = f"{store} has {actual}, not {chains}; the number of chains cannot be changed"
             raise InvalidConfigError(msg)
-        if transaction_max_timeout is not None and connection.transaction_max_timeout_ms != limit:
-            has = f"a transaction.max.timeout.ms of {connection.transaction_max_timeout_ms}"
-            msg = f"the store at {redact(objects.url)} has {has}, not of {limit}; it cannot be changed"
+        if transaction_max_timeout is not None and connection.transaction_max_timeout_ms != max_timeout_ms:
+            actual = f"a transaction.max.timeout.ms of {connection.transaction_max_timeout_ms}"
+            msg = f"the store at {redact(objects.url)} has {actual}, not of {max_timeout_ms}; it cannot be changed"
             raise InvalidConfigError(msg)
     return connection
 
@@ -688,12 +693,12 @@ def _max_timeout_ms(seconds: float) -> int:
     Raises:
         InvalidConfigError: It is out of range.
     """
-    limit = check_milliseconds("transaction_max_timeout", seconds)
-    if not 0 < limit < NO_TIMEOUT_MS:
-        most = (NO_TIMEOUT_MS - 1) / 1000
-        msg = f"transaction_max_timeout must be more than 0 and at most {most} seconds, not {seconds!r}"
+    timeout_ms = check_milliseconds("transaction_max_timeout", seconds)
+    if not 0 < timeout_ms < NO_TIMEOUT_MS:
+        max_seconds = (NO_TIMEOUT_MS - 1) / 1000
+        msg = f"transaction_max_timeout must be more than 0 and at most {max_seconds} seconds, not {seconds!r}"
         raise InvalidConfigError(msg)
-    return limit
+    return timeout_ms
 
 
 def _result_or_error(commit: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ _SEND_AHEAD = "    appended = self._append_before_end(command, coordinator_chain
 _NAME_LAST = """\
     after = self._entries_after_parts(producer, coordinator_chain, others)
     last = replace(command, batches=coordinator_part.batches, offsets=coordinator_part.offsets, after=after)
-    submit = self._submit if decided else self._submit_part
+    submit = self._submit if $decided else self._submit_part
     try:
 """
 _DECIDE = "        ended: Ended = self.completions.when_free(producer, lambda: submit(coordinator_chain, last))\n"

@@ -48,8 +48,8 @@ class Completions:
         self._sleep = sleep
         self._background = background
         #: The background work that has not ended, by transactional id, and what it calls: at most one per id.
-        self._running: dict[str, tuple[Future[None], Callable[[], object]]] = {}
-        #: Guards ``_running``, for one step at a time; no other lock is acquired with it.
+        self._work_by_id: dict[str, tuple[Future[None], Callable[[], object]]] = {}
+        #: Guards ``_work_by_id``, for one step at a time; no other lock is acquired with it.
         self._lock = ForkLock()
 
     def finish(self, decided: DecidedTransaction) -> None:
@@ -66,10 +66,10 @@ class Completions:
         others = sorted(chains_of(decided, len(self._chains)) - {coordinator_chain})
         # The state of this process is that of the decision, or a later one.
         decision = (coordinator_chain, self._chains[coordinator_chain].state.sequence)
-        after = self._chains.concurrently(
+        entries_after = self._chains.concurrently(
             {number: partial(self._write_markers_in, number, decided, decision) for number in others}
         )
-        return CompleteTxn(decided, tuple(sorted(after.items())))
+        return CompleteTxn(decided, tuple(sorted(entries_after.items())))
 
     def _write_markers_in(self, number: int, decided: DecidedTransaction, decision: tuple[int, int]) -> int:
         """Write the markers in one chain; return an entry that follows them."""
@@ -105,14 +105,14 @@ class Completions:
         """Write the missing markers, and queue the completion for the next entry; write it later without one."""
         completion = self._write_markers(decided)
         chain = self._chains[chain_of_producer(decided.producer_id)]
-        queued = chain.enqueue(completion)
+        waiter = chain.enqueue(completion)
 
         def complete() -> None:
             """Wait shortly for an entry that carries the completion, else commit one for it."""
-            if not queued.done:
+            if not waiter.done:
                 self._sleep(LINGER)
             try:
-                chain.commit_queued(queued)
+                chain.commit_queued(waiter)
             except StorageError:  # The entry that carried it may have failed with its own writer; repeating is safe.
                 chain.submit(completion)
 
@@ -121,16 +121,16 @@ class Completions:
     def in_background(self, transactional_id: str | None, work: Callable[[], object]) -> None:
         """Run work on a transaction in the background; log an error, as the next command repeats the work."""
         self.wait_for(transactional_id)
-        running = self._background().submit(_run_logging_errors, transactional_id, work)
+        future = self._background().submit(_run_logging_errors, transactional_id, work)
         with self._lock.own:
-            self._running[transactional_id or ""] = running, work
-        running.add_done_callback(partial(self._remove_done, transactional_id or ""))
+            self._work_by_id[transactional_id or ""] = future, work
+        future.add_done_callback(partial(self._remove_ended_work, transactional_id or ""))
 
-    def _remove_done(self, name: str, done: Future[None]) -> None:
+    def _remove_ended_work(self, name: str, ended: Future[None]) -> None:
         """Remove work that is done, unless later work of the id has replaced it."""
         with self._lock.own:
-            if name in self._running and self._running[name][0] is done:
-                del self._running[name]
+            if name in self._work_by_id and self._work_by_id[name][0] is ended:
+                del self._work_by_id[name]
 
     def wait_for(self, transactional_id: str | None) -> None:
         """Wait for background work of this process on a transactional id, if there is any.
@@ -139,14 +139,14 @@ class Completions:
         principal of the process, as those of the executor do.
         """
         with self._lock.own:
-            running, work = self._running.pop(transactional_id or "", (None, None))
-        if running is None or work is None:
+            future, work = self._work_by_id.pop(transactional_id or "", (None, None))
+        if future is None or work is None:
             return
-        if running.cancel():
+        if future.cancel():
             with asking(None):
                 _run_logging_errors(transactional_id, work)
         else:
-            running.result()
+            future.result()
 
     def when_free(self, producer: ProducerIdentity, call: Callable[[], T], *, wait: bool = True) -> T:
         """Run ``call``; if the previous transaction of the producer prevents it, complete that first (ADD-05).
@@ -172,10 +172,10 @@ def _run_logging_errors(transactional_id: str | None, work: Callable[[], object]
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the next command of the transactional id repeats it and raises
-        refused = isinstance(error, AuthorizationError)
+        is_refused = isinstance(error, AuthorizationError)
         _LOG.warning(
             "background work on a transaction %s: %s",
-            "was refused" if refused else "failed; the next command or a recovery repeats it",
+            "was refused" if is_refused else "failed; the next command or a recovery repeats it",
             error,
             extra={"transactional_id": transactional_id, "error": str(error)},
         )

@@ -133,11 +133,11 @@ class Coordinator:
         the ids are looked up again, and only this part is repeated.
         """
         for _ in range(ATTEMPTS):
-            checked, catalog = self._identify_topics(command)
+            identified, catalog_entry = self._identify_topics(command)
             try:
-                return self._submit(number, checked)
+                return self._submit(number, identified)
             except UnknownTopicOrPartitionError:
-                if catalog is None or self._chains[CATALOG].refresh().sequence == catalog:
+                if catalog_entry is None or self._chains[CATALOG].refresh().sequence == catalog_entry:
                     raise
         return self._submit(number, self._identify_topics(command)[0])
 
@@ -168,8 +168,8 @@ class Coordinator:
     def _fence_old(self, answer: KeptTransaction) -> ProducerIdentity:
         """Fence the old epoch of a kept transaction in all its chains, before the new identity is returned (TPC-05)."""
         coordinator_chain = chain_of_producer(answer.producer.producer_id)
-        after = (coordinator_chain, self._chains[coordinator_chain].state.sequence)
-        command = FenceProducer(answer.producer, answer.partitions, answer.groups, after)
+        decision = (coordinator_chain, self._chains[coordinator_chain].state.sequence)
+        command = FenceProducer(answer.producer, answer.partitions, answer.groups, decision)
         self._fence_in_all_chains(command)
         return answer.producer
 
@@ -213,10 +213,10 @@ class Coordinator:
         try:
             added, appended = self._add_and_append(producer, coordinator_chain, coordinator_part, others, command)
         except InvalidTxnStateError:
-            repeated = self._find_repeated(command, coordinator_chain, others) if command.added_only else None
-            if repeated is None:
+            repeated_answer = self._find_repeated(command, coordinator_chain, others) if command.added_only else None
+            if repeated_answer is None:
                 raise
-            return repeated
+            return repeated_answer
         return join_answers(parts, {coordinator_chain: appended, **self._register(producer, added, others)})
 
     def _find_repeated(
@@ -233,8 +233,8 @@ class Coordinator:
         if txn is None or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
             return None
         count = len(self._chains)
-        leaders = {batch.tp: states[chain_of_partition(batch.tp, count)] for batch in command.batches}
-        return repeated_batches(leaders, txn, command)
+        state_by_partition = {batch.tp: states[chain_of_partition(batch.tp, count)] for batch in command.batches}
+        return repeated_batches(state_by_partition, txn, command)
 
     def _add_and_append(
         self,
@@ -359,17 +359,17 @@ class Coordinator:
         # 1. The first attempt is decided, and its answer is lost.
         # 2. Another process deletes a topic of the offsets, whose markers are written.
         # 3. The repetition finds no such topic, but the transaction is decided: the chain returns the answer.
-        decided = False
+        was_decided_before = False
         try:
             self._identify_topics(command)  # Unknown topics are refused before anything is written.
         except UnknownTopicOrPartitionError:
-            decided = self._earlier_decision(command, coordinator_chain) is not None
-            if not decided:
+            was_decided_before = self._earlier_decision(command, coordinator_chain) is not None
+            if not was_decided_before:
                 raise
         appended = self._append_before_end(command, coordinator_chain, others) if others else {}
         after = self._entries_after_parts(producer, coordinator_chain, others)
         last = replace(command, batches=coordinator_part.batches, offsets=coordinator_part.offsets, after=after)
-        submit = self._submit if decided else self._submit_part
+        submit = self._submit if was_decided_before else self._submit_part
         try:
             ended: Ended = self.completions.when_free(producer, lambda: submit(coordinator_chain, last))
         except StorageError as error:
@@ -486,8 +486,8 @@ class Coordinator:
         except UnknownTopicOrPartitionError:
             catalog = self._chains[CATALOG].refresh()
             identified = _identify_offsets(catalog, offsets)
-        changed = identified[0] if isinstance(command.offsets, TxnOffsets) else identified
-        return replace(command, offsets=changed), catalog.sequence
+        identified_offsets = identified[0] if isinstance(command.offsets, TxnOffsets) else identified
+        return replace(command, offsets=identified_offsets), catalog.sequence
 
     def _run_in_chains(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
         """Run the work of all chains concurrently, and return the answers.

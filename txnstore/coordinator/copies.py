@@ -55,7 +55,7 @@ def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = Fals
     Returns:
         The errors of the chains that could not be written, by their numbers.
     """
-    refused: list[TxnStoreError] = []
+    refusals: list[TxnStoreError] = []
     catalog = chains[CATALOG].state
     work = {
         number: partial(_update_copies, chains, catalog, number, [topic.name], deleted=deleted)
@@ -65,11 +65,11 @@ def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = Fals
     for number, error in sorted(errors.items()):
         if not isinstance(error, TxnStoreError):
             raise error
-        refused.append(error)
+        refusals.append(error)
         _LOG.warning(
             "topic not copied yet: %s", error, extra={"topic": topic.name, "chain": number, "error": str(error)}
         )
-    return refused
+    return refusals
 
 
 def delete_topic(chains: Chains, command: DeleteTopic) -> None:
@@ -89,11 +89,11 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
     if len(chains) == 1:
         catalog.submit(command)
         return
-    topic = first = catalog.refresh().topics.get(command.name)
-    if first is None:
+    topic = deleted_topic = catalog.refresh().topics.get(command.name)
+    if deleted_topic is None:
         msg = f"there is no topic {command.name!r}"
         raise UnknownTopicOrPartitionError(msg)
-    while topic is not None and topic.topic_id == first.topic_id:
+    while topic is not None and topic.topic_id == deleted_topic.topic_id:
         if command.revision not in {None, topic.revision}:
             msg = f"topic {topic.name!r} was changed concurrently with its deletion"
             raise TopicChangedError(msg)
@@ -112,14 +112,15 @@ def _close_and_delete(chains: Chains, topic: CatalogTopic) -> None:
     """Close a topic in the other chains that lead its partitions, then delete this revision in the catalog."""
     close = CloseTopic(topic.name, topic.revision)
     others = leaders_of(topic, len(chains)) - {CATALOG}
-    closed, errors = chains.try_concurrently({number: partial(chains[number].submit, close) for number in others})
+    work = {number: partial(chains[number].submit, close) for number in others}
+    closed_chains, errors = chains.try_concurrently(work)
     for number in sorted(errors):
-        raise unknown_if_partial(errors[number], happened=bool(closed)) from errors[number]
-    after = tuple((number, chains[number].state.sequence) for number in sorted(others))
+        raise unknown_if_partial(errors[number], happened=bool(closed_chains)) from errors[number]
+    entries_after = tuple((number, chains[number].state.sequence) for number in sorted(others))
     try:
-        chains[CATALOG].submit(DeleteTopic(topic.name, topic.revision, after))
+        chains[CATALOG].submit(DeleteTopic(topic.name, topic.revision, entries_after))
     except (StorageError, AuthorizationError) as error:
-        raise unknown_if_partial(error, happened=bool(closed)) from error
+        raise unknown_if_partial(error, happened=bool(closed_chains)) from error
 
 
 def half_deleted_topics(view: View) -> list[CatalogTopic]:
@@ -133,16 +134,16 @@ def half_deleted_topics(view: View) -> list[CatalogTopic]:
 
 def finish_deletions(chains: Chains, view: View) -> int:
     """Delete the topics whose deletion has begun, and that this process may delete; return their number."""
-    deleted = 0
+    deleted_topics = 0
     for topic in half_deleted_topics(view):
         try:
             delete_topic(chains, DeleteTopic(topic.name, topic.revision))
-            deleted += 1
+            deleted_topics += 1
         except (TopicChangedError, UnknownTopicOrPartitionError):
             _LOG.info("the topic of an abandoned deletion was changed or deleted", extra={"topic": topic.name})
         except TopicAuthorizationError as error:
             _LOG.warning("an abandoned deletion is left to others: %s", error, extra={"topic": topic.name})
-    return deleted
+    return deleted_topics
 
 
 def has_stale_copies(view: View) -> bool:
@@ -171,16 +172,16 @@ def _update_copies(
 
     ``deleted``: the topics were just deleted; update the chain even if the cached state has no copy there.
     """
-    stale = False
+    was_stale = False
     for name in topics:
         topic, copy = catalog.topics.get(name), chains[number].state.topics.get(name)
         if topic is None and (deleted or copy is not None):
             chains[number].submit(CopyTopic(name, None, catalog.sequence))
-            stale = True
+            was_stale = True
         elif topic is not None and (copy is None or copy.revision < topic.revision):
             chains[number].submit(CopyTopic(name, topic, topic.revision))
-            stale = True
-    return stale
+            was_stale = True
+    return was_stale
 
 
 def unknown_if_partial(error: Exception, *, happened: bool) -> Exception:

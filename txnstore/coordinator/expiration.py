@@ -55,7 +55,7 @@ def expire(
         check_milliseconds("transactional_ids", transactional_ids),
         check_milliseconds("offsets", offsets),
     )
-    return _expire(chains, command, view.states, preview_at)
+    return _expire_in_chains(chains, command, view.states, preview_at)
 
 
 def expire_due(chains: Chains, now: int) -> ExpiryReport:
@@ -66,10 +66,10 @@ def expire_due(chains: Chains, now: int) -> ExpiryReport:
     command = Expire()
     if not any(is_due(chain.state, command, now) for chain in chains):
         return ExpiryReport()
-    return _expire(chains, command, chains.view(refresh=()).states, due_at=now)
+    return _expire_in_chains(chains, command, chains.view(refresh=()).states, due_at=now)
 
 
-def _expire(
+def _expire_in_chains(
     chains: Chains,
     command: Expire,
     states: Sequence[State],
@@ -81,14 +81,14 @@ def _expire(
     What has expired lies before these states: all decisions that its markers follow are in them, too.
     """
     command = replace(command, decided=decided_producers(states))
-    entries = chains.concurrently(
+    parts_by_chain = chains.concurrently(
         {
             state.chain: partial(_expire_in_chain, chains[state.chain], state, command, chains.ages, preview_at)
             for state in states
             if due_at is None or is_due(state, command, due_at)
         }
     )
-    reports = [part for number in sorted(entries) for part in entries[number]]
+    reports = [part for number in sorted(parts_by_chain) for part in parts_by_chain[number]]
     report = ExpiryReport(
         producers=sum(part.producers for part in reports),
         transactional_ids=tuple(sorted(name for part in reports for name in part.transactional_ids)),
@@ -103,13 +103,13 @@ def _expire(
 
 def _expire_in_chain(chain: Chain, state: State, command: Expire, ages: Ages, preview_at: int | None) -> list[Expired]:
     """Expire the old state of one chain, in as many entries as it takes; a preview changes nothing."""
-    lengths = command.producer_ms, command.transactional_id_ms, command.offsets_ms
-    oldest = {length: ages.newest_older_than(state, length) for length in sorted(set(lengths))}
-    producers, ids, offsets = (oldest[length] for length in lengths)
+    limits = command.producer_ms, command.transactional_id_ms, command.offsets_ms
+    entry_by_limit = {limit: ages.newest_older_than(state, limit) for limit in sorted(set(limits))}
+    producers, ids, offsets = (entry_by_limit[limit] for limit in limits)
     command = replace(command, oldest=(producers, ids, offsets))
     if preview_at is not None:
         return [preview(state, command, preview_at)]
-    entries: list[Expired] = []
-    while not entries or entries[-1].more:
-        entries.append(chain.submit(command))
-    return entries
+    expired: list[Expired] = []
+    while not expired or expired[-1].more:
+        expired.append(chain.submit(command))
+    return expired

@@ -84,8 +84,8 @@ def find_abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[
         if txn is None:
             continue
         state = view.states[chain_of_producer(producer_id)]
-        unfinished = txn.state in DECIDED and ages.is_over(state, txn.updated_at, FINISH_AFTER_MS)
-        if unfinished or ages.has_expired(state, txn):
+        is_unfinished = txn.state in DECIDED and ages.is_over(state, txn.updated_at, FINISH_AFTER_MS)
+        if is_unfinished or ages.has_expired(state, txn):
             transactions[producer_id] = txn
     return [transactions[producer_id] for producer_id in sorted(transactions)]
 

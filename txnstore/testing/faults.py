@@ -79,8 +79,8 @@ def crash_at(n: int, *, after: bool = False) -> Plan:
 
 def script(faults: Mapping[int, Fault]) -> Plan:
     """A plan with exactly these faults, by request number from 1."""
-    chosen = dict(faults)
-    return lambda n, operation, key: chosen.get(n)
+    fault_by_number = dict(faults)
+    return lambda n, operation, key: fault_by_number.get(n)
 
 
 def on(
@@ -203,10 +203,10 @@ class FaultStore:
     def release(self) -> int:
         """Execute the late writes in order, also after a crash, and drop their results; returns their number."""
         with self._lock:
-            late, self._late = self._late, []
-        for arrive in late:
+            late_writes, self._late = self._late, []
+        for arrive in late_writes:
             arrive()
-        return len(late)
+        return len(late_writes)
 
     @property
     def unsynced(self) -> Sequence[str]:
@@ -221,13 +221,13 @@ class FaultStore:
     def power_loss(self) -> int:
         """Take back all writes that are not flushed; returns their number. Wrap ``inner`` again to start again."""
         with self._lock:
-            lost, self._unsynced = self._unsynced, {}
-        for key, content in lost.items():
+            lost_writes, self._unsynced = self._unsynced, {}
+        for key, content in lost_writes.items():
             if content is None:
                 self.inner.delete([key])
             else:
                 self.inner.put(key, content)
-        return len(lost)
+        return len(lost_writes)
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         return self._read("get", key, lambda: self.inner.get(key, start, end))
@@ -281,12 +281,12 @@ class FaultStore:
                 self._late.append(call)
             raise UnknownOutcomeError(self._message(n, operation, key, fault))
         if fault is Fault.UNSYNCED:
-            before = {name: self._content(name) for name in keys}
+            contents_before = {name: self._content(name) for name in keys}
             call()
             with self._lock:
                 for name in keys:
-                    if self._content(name) != before[name]:
-                        self._unsynced.setdefault(name, before[name])
+                    if self._content(name) != contents_before[name]:
+                        self._unsynced.setdefault(name, contents_before[name])
             raise UnknownOutcomeError(self._message(n, operation, key, fault))
         answer = call()
         with self._lock:

@@ -38,11 +38,11 @@ def array_of(values: Any, field: pa.Field) -> Any:
         SchemaMismatchError: A value does not fit the column.
     """
     load("pandas")  # pa.array imports it, if it is installed.
-    pandas = not isinstance(values, list)
+    from_pandas = not isinstance(values, list)
     try:
-        if pandas and values.dtype != object:
+        if from_pandas and values.dtype != object:
             return pa.array(values, from_pandas=True)
-        return _convert(list(values), field, from_pandas=pandas)
+        return _convert(list(values), field, from_pandas=from_pandas)
     except (
         pa.ArrowException,
         OverflowError,
@@ -61,7 +61,7 @@ def _convert(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> An
     if pt.is_nested(field.type):
         return _convert_nested(values, field, from_pandas=from_pandas)
     if pt.is_temporal(field.type):
-        values = _checked_times(_nan_as_none(values) if from_pandas else values, field)
+        values = _check_times(_nan_as_none(values) if from_pandas else values, field)
     elif "int" in kinds and pt.is_decimal(field.type):
         values = [Decimal(value) if type(value) is int else value for value in values]
     elif not {"int", "bool"}.isdisjoint(kinds) and pt.is_floating(field.type):
@@ -70,7 +70,7 @@ def _convert(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> An
     return pa.array(values, from_pandas=from_pandas)
 
 
-def _checked_times(values: Sequence[Any], field: pa.Field) -> Sequence[Any]:
+def _check_times(values: Sequence[Any], field: pa.Field) -> Sequence[Any]:
     """Check that times or dates are of one kind, all with a zone or all without; return them.
 
     Arrow would take a ``datetime`` without a zone for UTC, drop the zone of one among others without, and drop the time
@@ -126,7 +126,7 @@ def _convert_nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool
 
     if pt.is_struct(kind):
         rows = [_struct_members(value, field) for value in values]
-        columns = [convert_inner([row.get(each.name) for row in rows], each.type) for each in kind]
+        columns = [convert_inner([row.get(member.name) for row in rows], member.type) for member in kind]
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=is_null)
     lists = [_list_items(value, field) for value in values]
     offsets = pa.array(np.cumsum([0, *map(len, lists)]).astype(np.int32))

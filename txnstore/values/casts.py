@@ -170,20 +170,20 @@ def floor_to_milliseconds(values: Any) -> Any:
 def floor_times(values: Any, target: pa.DataType) -> Any:
     """Convert times to another unit, rounded down; Arrow would round those before 1970 up."""
     unit = values.type.unit
-    without_zone = values.cast(pa.timestamp(unit))  # Rounding in a zone would require a time zone database.
+    times = values.cast(pa.timestamp(unit))  # Rounding in a zone would require a time zone database.
     if _UNITS.index(unit) > _UNITS.index(target.unit):
-        without_zone = pc.floor_temporal(without_zone, unit=_UNIT_NAMES[target.unit])
-    return without_zone.cast(pa.timestamp(target.unit)).cast(pa.int64()).cast(target)
+        times = pc.floor_temporal(times, unit=_UNIT_NAMES[target.unit])
+    return times.cast(pa.timestamp(target.unit)).cast(pa.int64()).cast(target)
 
 
 def _small_chunks(column: Any) -> list[Any]:
     """Split the chunks of a column into slices of about ``_CHUNK_BYTES`` at most."""
-    result = []
+    slices = []
     for chunk in column.chunks:
         pieces = min(max(1, -(-chunk.nbytes // _CHUNK_BYTES)), max(1, len(chunk)))
         rows = -(-len(chunk) // pieces)
-        result += [chunk.slice(start, rows) for start in range(0, len(chunk), max(1, rows))]
-    return result
+        slices += [chunk.slice(start, rows) for start in range(0, len(chunk), max(1, rows))]
+    return slices
 
 
 def _is_string(data_type: pa.DataType) -> bool:

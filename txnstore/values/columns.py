@@ -49,7 +49,7 @@ def _convert_one_by_one(values: Sequence[Any], field: pa.Field, read: Reader, er
     """Convert values that may not fit, and add the errors of their rows."""
     converted = []
     for number, value in enumerate(values):
-        result = None
+        converted_value = None
         if number in errors:
             pass
         elif value is None:
@@ -57,10 +57,10 @@ def _convert_one_by_one(values: Sequence[Any], field: pa.Field, read: Reader, er
                 errors[number] = f"column {field.name!r} is null or missing, but the topic declares it not null"
         else:
             try:
-                result = read(value)
+                converted_value = read(value)
             except ValueError as error:
                 errors[number] = f"column {field.name!r}: {error}"
-        converted.append(result)
+        converted.append(converted_value)
     column = pa.array(converted, field.type)
     bad_key = first_wrong_key(column)
     if bad_key is not None:
@@ -71,14 +71,14 @@ def _convert_one_by_one(values: Sequence[Any], field: pa.Field, read: Reader, er
 def _convert_at_once(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
     """Convert all values by Arrow, if it reads each as :mod:`.scalars` does; else None."""
     if pt.is_integer(kind):
-        allowed: type = int
+        python_type: type = int
     elif pt.is_boolean(kind):
-        allowed = bool
+        python_type = bool
     elif is_text(kind) or pt.is_timestamp(kind):
-        allowed = str
+        python_type = str
     else:
         return None
-    if not set(map(type, values)) <= {allowed, type(None)}:
+    if not set(map(type, values)) <= {python_type, type(None)}:
         return None
     try:
         return _parse_times(pa.array(values, pa.string()), kind) if pt.is_timestamp(kind) else pa.array(values, kind)
@@ -89,10 +89,10 @@ def _convert_at_once(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
 def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
     """Parse texts as times or dates; None if one is before year 1, which Python lacks."""
     column = texts.cast(kind)
-    first = pc.min(column.cast(pa.int32() if pt.is_date32(kind) else pa.int64())).as_py()
+    earliest = pc.min(column.cast(pa.int32() if pt.is_date32(kind) else pa.int64())).as_py()
     units = {"ms": 1_000, "us": 1_000_000}
     year_one = _YEAR_ONE_DAYS if pt.is_date32(kind) else _YEAR_ONE_DAYS * _DAY_SECONDS * units[kind.unit]
-    return column if first is None or first >= year_one else None
+    return column if earliest is None or earliest >= year_one else None
 
 
 # Cells of CSV files ---------------------------------------------------------------------------------------------------

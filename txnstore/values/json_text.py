@@ -85,7 +85,7 @@ def bytes_from_json(value: Any) -> bytes | None:
         return value.encode()
     encoded = base64_of(value)
     if encoded is None:
-        return _as_written(value).encode()
+        return _json_as_written(value).encode()
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
@@ -100,14 +100,16 @@ def base64_of(value: Any) -> str | None:
     return None
 
 
-def _as_written(value: Any) -> str:
+def _json_as_written(value: Any) -> str:
     """Format a parsed value as JSON, with its numbers as they were written."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_as_written(name)}:{_as_written(item)}" for name, item in value.items()) + "}"
+        return (
+            "{" + ",".join(f"{_json_as_written(name)}:{_json_as_written(item)}" for name, item in value.items()) + "}"
+        )
     if isinstance(value, list):
-        return "[" + ",".join(map(_as_written, value)) + "]"
+        return "[" + ",".join(map(_json_as_written, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -33,15 +33,15 @@ def check_maps(column: pa.ChunkedArray, name: str) -> None:
     """
     if not has_maps(column.type):
         return
-    first = 0
+    first_row = 0
     for chunk in column.chunks:
-        wrong_key = _find_wrong_key(chunk, np.arange(first, first + len(chunk)))
+        wrong_key = _find_wrong_key(chunk, np.arange(first_row, first_row + len(chunk)))
         if wrong_key is not None:
             msg = (
                 f"column {name!r} has {wrong_key} in row {wrong_key.row}; the keys of a map must be unique and not null"
             )
             raise SchemaMismatchError(msg)
-        first += len(chunk)
+        first_row += len(chunk)
 
 
 @lru_cache(maxsize=1024)
@@ -88,12 +88,14 @@ def _wrong_key_index(keys: Any, maps: npt.NDArray[np.int64]) -> int | None:
         return int(np.argmin(keys.is_valid().to_numpy(zero_copy_only=False)))
     if pt.is_nested(keys.type):
         first_indexes: dict[tuple[int, str], int] = {}
-        keyed = zip(maps.tolist(), map(repr, keys.to_pylist()), strict=True)
-        return next((index for index, key in enumerate(keyed) if first_indexes.setdefault(key, index) != index), None)
+        keys_of_maps = zip(maps.tolist(), map(repr, keys.to_pylist()), strict=True)
+        return next(
+            (index for index, key in enumerate(keys_of_maps) if first_indexes.setdefault(key, index) != index), None
+        )
     if pt.is_floating(keys.type):
         keys = pc.add(keys, pa.scalar(0, keys.type))  # -0.0 and 0.0 are equal keys.
     codes = keys.dictionary_encode()
     pairs = maps * max(1, len(codes.dictionary)) + codes.indices.to_numpy()
     order = np.argsort(pairs, kind="stable")
-    repeated = order[1:][np.diff(pairs[order]) == 0]
-    return int(repeated.min()) if len(repeated) else None
+    repeated_indexes = order[1:][np.diff(pairs[order]) == 0]
+    return int(repeated_indexes.min()) if len(repeated_indexes) else None

@@ -53,35 +53,35 @@ def _value_texts(array: pa.Array) -> pa.Array:
     elif pt.is_timestamp(kind):
         # Without the zone, which is UTC: Arrow takes 40 times as long to write times with one.
         plain = array.cast(pa.timestamp(kind.unit)).cast(pa.string())
-        texts = _quote(pc.replace_substring(plain, " ", "T"), "Z" if kind.tz else "")
+        texts = _quote_texts(pc.replace_substring(plain, " ", "T"), "Z" if kind.tz else "")
     elif pt.is_date(kind) or pt.is_decimal(kind):
-        texts = _quote(array.cast(pa.string()))
+        texts = _quote_texts(array.cast(pa.string()))
     else:
         encoded = [None if value is None else base64.b64encode(value).decode() for value in array.to_pylist()]
-        texts = _quote(pa.array(encoded, pa.string()))
+        texts = _quote_texts(pa.array(encoded, pa.string()))
     if array.null_count:
         texts = pc.if_else(array.is_valid(), texts, "null")
     return texts
 
 
-def _quote(texts: pa.Array, suffix: str = "") -> pa.Array:
+def _quote_texts(texts: pa.Array, suffix: str = "") -> pa.Array:
     return pc.binary_join_element_wise('"', texts, f'{suffix}"', "")
 
 
 def _string_texts(texts: pa.Array) -> pa.Array:
-    escaped = _quote(pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"'))
-    controls = pc.fill_null(pc.match_substring_regex(texts, "[\\x00-\\x1f]"), False)
+    escaped = _quote_texts(pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"'))
+    has_controls = pc.fill_null(pc.match_substring_regex(texts, "[\\x00-\\x1f]"), False)
     return _replace_where(
-        escaped, controls, [json.dumps(text, ensure_ascii=False) for text in texts.filter(controls).to_pylist()]
+        escaped, has_controls, [json.dumps(text, ensure_ascii=False) for text in texts.filter(has_controls).to_pylist()]
     )
 
 
 def _float_texts(array: pa.Array) -> pa.Array:
     """Format floats by Arrow's shortest texts, but those that JSON lacks, and -0, which it reads as an integer."""
     numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
-    special = ~np.isfinite(numbers) | ((numbers == 0) & np.signbit(numbers))
-    names = ["-0.0" if number == 0 else f'"{float_name(number)}"' for number in numbers[special].tolist()]
-    return _replace_where(array.cast(pa.string()), pa.array(special), names)
+    is_special = ~np.isfinite(numbers) | ((numbers == 0) & np.signbit(numbers))
+    names = ["-0.0" if number == 0 else f'"{float_name(number)}"' for number in numbers[is_special].tolist()]
+    return _replace_where(array.cast(pa.string()), pa.array(is_special), names)
 
 
 def _replace_where(texts: pa.Array, where: pa.Array, replacements: list[str]) -> pa.Array:

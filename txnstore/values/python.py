@@ -80,13 +80,14 @@ def _nested_values(array: Any) -> list[Any]:
         codes = [kind.type_codes.index(code) for code in array.type_codes.to_pylist()]
         indexes = array.offsets.to_pylist() if kind.mode == "dense" else range(len(array))
         return [fields[code][index] for code, index in zip(codes, indexes, strict=True)]
-    valid = array.is_valid().to_pylist()
+    validity = array.is_valid().to_pylist()
     if pt.is_struct(kind):
         names = [field.name for field in kind]
         columns = [python_values(field) for field in array.flatten()]
         rows = zip(*columns, strict=True) if columns else ((),) * len(array)
         return [
-            dict(zip(names, row, strict=True)) if is_valid else None for row, is_valid in zip(rows, valid, strict=True)
+            dict(zip(names, row, strict=True)) if is_valid else None
+            for row, is_valid in zip(rows, validity, strict=True)
         ]
     if pt.is_map(kind):
         entries = array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
@@ -100,13 +101,13 @@ def _nested_values(array: Any) -> list[Any]:
             else []
             if is_valid
             else None
-            for length, is_valid in zip(lengths, valid, strict=True)
+            for length, is_valid in zip(lengths, validity, strict=True)
         ]
     values = iter(python_values(array.flatten()))
     lengths = array.value_lengths().to_pylist()
     return [
         [next(values) for _ in range(length)] if is_valid else None
-        for length, is_valid in zip(lengths, valid, strict=True)
+        for length, is_valid in zip(lengths, validity, strict=True)
     ]
 
 
@@ -143,8 +144,8 @@ def _date_text(days: int) -> str:
 
 
 def _time_value(units: int, per_second: int) -> time | str:
-    seconds, part = divmod(units, per_second)
-    nanoseconds = part * (10**9 // per_second)
+    seconds, fraction = divmod(units, per_second)
+    nanoseconds = fraction * (10**9 // per_second)
     if nanoseconds % 1_000 or seconds >= _DAY_SECONDS:
         return _time_text(seconds, nanoseconds)
     return time(seconds // 3_600, seconds // 60 % 60, seconds % 60, nanoseconds // 1_000)
@@ -161,8 +162,8 @@ def _datetime_value(units: int, per_second: int, *, zoned: bool) -> datetime | s
     """Return a time since the epoch as a datetime; as a text if that cannot hold it exactly."""
     if abs(units) == _INFINITE_UNITS:
         return "infinity" if units > 0 else "-infinity"
-    seconds, part = divmod(units, per_second)
-    nanoseconds = part * (10**9 // per_second)
+    seconds, fraction = divmod(units, per_second)
+    nanoseconds = fraction * (10**9 // per_second)
     days, second = divmod(seconds, _DAY_SECONDS)
     if nanoseconds % 1_000 == 0 and 1 <= days + _EPOCH_DAY <= date.max.toordinal():
         day = datetime.fromordinal(days + _EPOCH_DAY)
@@ -179,7 +180,7 @@ def _interval_text(months: int, days: int, nanoseconds: int) -> str:
     counts = ((years, "year"), (months, "month"), (days, "day"))
     parts = [f"{count} {name}{'' if abs(count) == 1 else 's'}" for count, name in counts if count]
     if nanoseconds or not parts:
-        seconds, rest = divmod(abs(nanoseconds), 10**9)
-        text = _time_text(seconds, rest)
+        seconds, fraction = divmod(abs(nanoseconds), 10**9)
+        text = _time_text(seconds, fraction)
         parts.append(("-" if nanoseconds < 0 else "") + (text.rstrip("0") if "." in text else text))
     return " ".join(parts)

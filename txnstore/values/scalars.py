@@ -110,15 +110,15 @@ def _read_float(value: Any, kind: pa.DataType) -> float:
         number = float(value)
     except OverflowError:
         number = math.inf
-    single = pt.is_float32(kind)
-    if abs(number) >= (_FLOAT32_LIMIT if single else math.inf):
+    is_single = pt.is_float32(kind)
+    if abs(number) >= (_FLOAT32_LIMIT if is_single else math.inf):
         refuse(value, kind)
-    if type(value) is int and not _represents(number, value, single=single):
+    if type(value) is int and not _is_represented(number, value, single=is_single):
         refuse(value, kind, ": no float of this type holds it")
     return number
 
 
-def _represents(number: float, integer: int, *, single: bool) -> bool:
+def _is_represented(number: float, integer: int, *, single: bool) -> bool:
     """Whether a float equals an integer, or its shortest text, padded with zeros, is the integer (1e23)."""
     rounded = struct.unpack("f", struct.pack("f", number))[0] if single else number
     return int(rounded) == integer or Decimal(str(np.float32(rounded)) if single else repr(rounded)) == integer
@@ -174,14 +174,14 @@ def _read_decimal(value: Any, kind: pa.DataType) -> Decimal:
         exact = Decimal(number)
     if exact is not None:
         try:
-            return exact.quantize(Decimal((0, (1,), -kind.scale)), context=_context(kind.precision))
+            return exact.quantize(Decimal((0, (1,), -kind.scale)), context=_decimal_context(kind.precision))
         except (Inexact, InvalidOperation):
             pass
     refuse(value, kind)
 
 
 @lru_cache(maxsize=38)
-def _context(precision: int) -> Context:
+def _decimal_context(precision: int) -> Context:
     return Context(prec=precision, Emax=9999, Emin=-9999, traps=[Inexact, InvalidOperation])
 
 
