@@ -27,7 +27,7 @@ class Output:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self._printed = False
+        self._has_printed = False
 
     # Data -------------------------------------------------------------------------------------------------------------
 
@@ -78,9 +78,9 @@ class Output:
 
     def _lines(self, lines: Iterable[str]) -> None:
         """Print a table or a block; an empty line separates it from one before."""
-        for line in [*([""] if self._printed else []), *lines]:
+        for line in [*([""] if self._has_printed else []), *lines]:
             self.line(line)
-        self._printed = True
+        self._has_printed = True
 
     def line(self, text: str) -> None:
         """Print one line to standard output as UTF-8."""

@@ -36,21 +36,21 @@ GATEWAYS = (
         "an assignment is answered before its generation is stored",
         ClassicGroup.sync,
         "if self.state is State.STABLE:",
-        "if self.state is State.STABLE or self._assigned:",
+        "if self.state is State.STABLE or self._has_assigned:",
         _CLASSIC,
     ),
     _mutant(
         "the leader is answered before its assignment is stored",
         ClassicGroup._store_if_due,
-        "self._actions.append(self._storing)",
-        "self._actions.append(self._storing); "
+        "self._actions.append(self._generation_to_store)",
+        "self._actions.append(self._generation_to_store); "
         "[self._respond(each.sync, self._sync_response(each)) for each in self._members.values() if each.sync]",
         _CLASSIC,
     ),
     _mutant(
         "members of a newer generation get the assignment of the one that is stored",
         ClassicGroup.stored,
-        "and self._stored == self.generation:",
+        "and self._stored_generation == self.generation:",
         "and True:",
         _CLASSIC,
     ),

@@ -43,8 +43,8 @@ LOG = (
     Mutant(
         "the aborted index is searched without the producer id",
         aborted_batches.__init__,
-        "self._firsts.setdefault($entry.producer_id, []).append($entry.first_offset)",
-        "self._firsts.setdefault(0, []).append($entry.first_offset)",
+        "self._first_offsets.setdefault($entry.producer_id, []).append($entry.first_offset)",
+        "self._first_offsets.setdefault(0, []).append($entry.first_offset)",
     ),
     Mutant(
         "the aborted index also holds commits",
@@ -67,7 +67,7 @@ LOG = (
     Mutant(
         "a compaction keeps aborted records",
         aborted_batches.__call__,
-        "return $at >= 0 and $batch.base_offset <= self._lasts[$batch.producer_id][$at]",
+        "return $at >= 0 and $batch.base_offset <= self._last_offsets[$batch.producer_id][$at]",
         "return False",
     ),
     Mutant(

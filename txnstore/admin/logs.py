@@ -68,7 +68,7 @@ def dump_log(
         if traces.reach(tp, first_offset):
             break
     is_incomplete = not traces.reach(tp, first_offset) and first_offset < log.high_watermark
-    lines = log_lines(log, traces.of[tp], view.transactional_ids, view.chains)
+    lines = log_lines(log, traces.by_partition[tp], view.transactional_ids, view.chains)
     return LogDump(
         log_start=log.log_start,
         last_stable=log.last_stable_offset,

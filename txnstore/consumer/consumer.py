@@ -130,12 +130,12 @@ class Consumer:
             assignor, group_instance_id, session_timeout, max_poll_interval, on_assigned, on_revoked
         )
         #: The group and the membership in it; None without a group.
-        self._shared: ConsumerGroup | None = None
+        self._consumer_group: ConsumerGroup | None = None
         if self.group is not None:
-            self._shared = ConsumerGroup(
+            self._consumer_group = ConsumerGroup(
                 connection, self.group, self._positions, options, interval if enable_auto_commit else None
             )
-            leave_when_collected(self, self._shared.membership.lease)
+            leave_when_collected(self, self._consumer_group.membership.lease)
         if enable_auto_commit:
             self._require_group("commit by itself")
         if group_instance_id is not None:
@@ -148,13 +148,13 @@ class Consumer:
             connection,
             self._positions,
             check_seconds("poll_interval", poll_interval, above=0),
-            self._shared.follow if self._shared is not None else None,
+            self._consumer_group.follow if self._consumer_group is not None else None,
         )
         if self.group is not None:
             connection.check_rights(read_group(self.group))
         #: The process that used it last: after a fork the child joins as another member.
         self._pid = os.getpid()
-        self._closed = False
+        self._is_closed = False
         if topics is not None:
             self.subscribe(topics)
 
@@ -189,8 +189,8 @@ class Consumer:
         A static member stays in the group until its session timeout (KIP-345).
         """
         self._check_usable()
-        if self._shared is not None:
-            self._shared.close()
+        if self._consumer_group is not None:
+            self._consumer_group.close()
         self._positions.assign(self._connection.view(refresh=False), [])
 
     def assign(self, partitions: Partitions) -> None:
@@ -412,15 +412,15 @@ class Consumer:
             msg = "this consumer has no partitions to read: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)
         check_seconds("timeout", timeout)
-        if self._shared is None:
+        if self._consumer_group is None:
             return self._poller.poll(timeout, rows, one_schema=one_schema)
-        lease = self._shared.membership.lease
+        lease = self._consumer_group.membership.lease
         lease.begin_poll()
         try:
-            self._shared.auto_commit_if_due()
+            self._consumer_group.auto_commit_if_due()
             polled_rows = self._poller.poll(timeout, rows, one_schema=one_schema)
             if not polled_rows:
-                self._shared.membership.log_waiting()
+                self._consumer_group.membership.log_waiting()
             return polled_rows
         finally:
             lease.end_poll()
@@ -440,11 +440,11 @@ class Consumer:
         Raises:
             StopIteration: ``consumer_timeout`` has passed, or the consumer is closed.
         """
-        if self._closed:
+        if self._is_closed:
             raise StopIteration
         self._check_usable(polls=True)
-        if self._shared is not None:
-            self._shared.membership.lease.end_poll()  # Not after the record is taken: an interrupt would lose it.
+        if self._consumer_group is not None:
+            self._consumer_group.membership.lease.end_poll()  # Not later: an interrupt would lose the record.
         remaining_seconds = self._consumer_timeout
         while True:
             record = self._prefetched.next() if self._prefetched is not None else None
@@ -561,7 +561,7 @@ class Consumer:
         expires. Empty if this consumer waits for no member. An empty poll also logs it, by the logger
         ``txnstore.consumer`` at level INFO.
         """
-        return self._shared.membership.waiting_for if self._shared is not None else ()
+        return self._consumer_group.membership.waiting_for if self._consumer_group is not None else ()
 
     # Life -------------------------------------------------------------------------------------------------------------
 
@@ -570,14 +570,14 @@ class Consumer:
 
         After an interrupt, such as Ctrl-C, the call can be repeated.
         """
-        if not self._closed and self._shared is not None and self._pid == os.getpid():
+        if not self._is_closed and self._consumer_group is not None and self._pid == os.getpid():
             self._poller.restore()
             try:
-                self._shared.close()
+                self._consumer_group.close()
             except Exception:
-                self._closed = True
+                self._is_closed = True
                 raise
-        self._closed = True
+        self._is_closed = True
         for part in self._positions.assigned.values():
             part.move(None)
 
@@ -589,7 +589,7 @@ class Consumer:
 
     def __repr__(self) -> str:
         group = f" in group {self.group!r}" if self.group is not None else ""
-        if self._closed:
+        if self._is_closed:
             return f"<txnstore.Consumer{group}, closed>"
         topics = f" of {', '.join(self._positions.topics)}" if self._positions.topics else ""
         assigned_parts = sorted(self._positions.assigned.items())
@@ -603,7 +603,7 @@ class Consumer:
     # Inside -----------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             msg = "this consumer is closed"
             raise ConsumerClosedError(msg)
 
@@ -619,8 +619,8 @@ class Consumer:
             for part in self._positions.assigned.values():
                 if part.flow is not None:
                     part.move(part.flow.position)
-            if self._shared is not None:
-                self._shared.membership.reset()
+            if self._consumer_group is not None:
+                self._consumer_group.membership.reset()
 
     def _view_at_heads(self, *, warn: bool = False) -> View:
         """Return a view at the heads of all chains, after abandoned transactions that block it are ended."""
@@ -655,10 +655,10 @@ class Consumer:
         return [self._find_assigned(tp) for tp in self._selected_partitions(partitions)]
 
     def _require_group(self, call: str) -> ConsumerGroup:
-        if self._shared is None:
+        if self._consumer_group is None:
             msg = f"a consumer without a group cannot {call}: create it with group=..."
             raise InvalidConfigError(msg)
-        return self._shared
+        return self._consumer_group
 
 
 def _as_partitions(partitions: object) -> list[TopicPartition]:

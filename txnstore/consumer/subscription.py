@@ -143,7 +143,7 @@ class Positions:
         self.topics: tuple[str, ...] | None = None
         self.shared = False
         #: Partitions with a position that polls read when the group assigns them (again); none is in ``assigned``.
-        self._suspended: dict[TopicPartition, AssignedPartition] = {}
+        self._suspended_parts: dict[TopicPartition, AssignedPartition] = {}
         #: The number of partitions of each subscribed topic when it was subscribed to: later partitions are ``late``.
         self._subscribed_counts: dict[str, int] = {}
         #: Id and number of partitions of each existing topic of ``topics``, when ``assigned`` was last computed.
@@ -175,7 +175,7 @@ class Positions:
         self._assign_exactly(view, list(dict.fromkeys(partitions)))
         for tp, part in self.assigned.items():
             part.late = part.late or view.partition(tp) is None
-        self.topics, self.shared, self._suspended = None, False, {}
+        self.topics, self.shared, self._suspended_parts = None, False, {}
         self._log_missing(view)
 
     def begin_sharing(self) -> None:
@@ -187,7 +187,7 @@ class Positions:
         for part in self.assigned.values():
             if not part.sought:
                 part.move(None)
-        self._suspended, self.assigned, self.shared = {**self._suspended, **self.assigned}, {}, True
+        self._suspended_parts, self.assigned, self.shared = {**self._suspended_parts, **self.assigned}, {}, True
         self.assignment_number += 1
 
     def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
@@ -200,7 +200,7 @@ class Positions:
         """Read these partitions only when the group assigns them again; their positions are kept until then."""
         for tp in partitions:
             if tp in self.assigned:
-                self._suspended[tp] = self.assigned[tp]
+                self._suspended_parts[tp] = self.assigned[tp]
                 del self.assigned[tp]
                 self.assignment_number += 1
 
@@ -208,7 +208,7 @@ class Positions:
         """Read no partitions until the group assigns some."""
         for part in self.assigned.values():
             part.move(None)
-        self.assigned, self._suspended = {}, {}
+        self.assigned, self._suspended_parts = {}, {}
         self.assignment_number += 1
 
     @property
@@ -218,13 +218,13 @@ class Positions:
 
     def _assign_exactly(self, view: View, tps: list[TopicPartition]) -> None:
         """Assign exactly these partitions. Those that were assigned or suspended keep their positions."""
-        previous_parts = {**self._suspended, **self.assigned}
+        previous_parts = {**self._suspended_parts, **self.assigned}
         assigned = {tp: previous_parts[tp] if tp in previous_parts else _new_assignment(view, tp) for tp in tps}
         revoked_parts = [part for tp, part in self.assigned.items() if tp not in assigned]
         self.assigned = assigned
         self.assignment_number += 1
         for tp in assigned:
-            self._suspended.pop(tp, None)
+            self._suspended_parts.pop(tp, None)
         for part in revoked_parts:
             part.move(None)  # Cancels its fetches.
 

@@ -131,8 +131,8 @@ class _StepBuilder:
         self._id = transactional_id
         self._producer_ids = producer_ids
         #: The granted (producer id, epoch) that has not begun a transaction. None: not known from these entries.
-        self._idle: tuple[int, int] | None = None
-        self._current: tuple[int, int] | None = None
+        self._idle_identity: tuple[int, int] | None = None
+        self._current_identity: tuple[int, int] | None = None
 
     def steps(self, entry: HistoryEntry) -> Iterator[TransactionStep]:
         """Yield the steps in an entry, each with its principal."""
@@ -184,15 +184,15 @@ class _StepBuilder:
             case TxnCompleted():
                 name = "COMMITTED" if event.outcome is Outcome.COMMIT else "ABORTED"
                 yield _make_step(name, entry, (event.producer_id, event.epoch))
-                self._idle = self._current = (event.next_producer_id, event.next_epoch)
+                self._idle_identity = self._current_identity = (event.next_producer_id, event.next_epoch)
             case TransactionalIdExpired():
-                yield _make_step("EXPIRED", entry, self._current or (max(event.producer_ids), NO_PRODUCER))
-                self._idle = self._current = None
+                yield _make_step("EXPIRED", entry, self._current_identity or (max(event.producer_ids), NO_PRODUCER))
+                self._idle_identity = self._current_identity = None
 
     def _init_step(self, entry: HistoryEntry, event: ProducerInitialized) -> Iterator[TransactionStep]:
         """Yield INIT, after FENCED if the producer had another identity that it did not give up itself."""
         granted_identity = (event.producer_id, event.epoch)
-        earlier_identity = self._current
+        earlier_identity = self._current_identity
         if earlier_identity is None and event.epoch:
             earlier_identity = (event.producer_id, event.epoch - 1)
         # The current instance bumped its own epoch (KIP-360): no fencing.
@@ -200,15 +200,15 @@ class _StepBuilder:
         if earlier_identity is not None and earlier_identity != granted_identity and not is_own_bump:
             yield _make_step("FENCED", entry, earlier_identity)
         yield _make_step("INIT", entry, granted_identity)
-        self._current = granted_identity
+        self._current_identity = granted_identity
         if not event.keeps:
-            self._idle = granted_identity
+            self._idle_identity = granted_identity
 
     def _first_step(self, entry: HistoryEntry, identity: tuple[int, int]) -> Iterator[TransactionStep]:
-        self._current = identity
-        if self._idle == identity:
+        self._current_identity = identity
+        if self._idle_identity == identity:
             yield _make_step("BEGIN", entry, identity)
-        self._idle = None
+        self._idle_identity = None
 
 
 def _step_name(event: MarkerWritten | GroupMarkerWritten) -> tuple[int, int, Outcome]:

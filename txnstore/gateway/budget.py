@@ -32,12 +32,12 @@ class Budget:
         self._size = size
         self.used = 0
         self.preferred: Reservation | None = None
-        self._waiting: deque[tuple[Reservation, int, asyncio.Future[None]]] = deque()
+        self._waiters: deque[tuple[Reservation, int, asyncio.Future[None]]] = deque()
 
     @property
     def has_waiters(self) -> bool:
         """Whether any request waits."""
-        return any(not future.done() for _, _, future in self._waiting)
+        return any(not future.done() for _, _, future in self._waiters)
 
     def new_reservation(self) -> Reservation:
         """Open the reservation of a new request, with no bytes so far."""
@@ -53,7 +53,7 @@ class Budget:
     def wait(self, reservation: Reservation, size: int) -> asyncio.Future[None]:
         """Queue bytes, which are counted when there is room, or when the request is preferred."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((reservation, size, future))
+        self._waiters.append((reservation, size, future))
         self._grant()
         return future
 
@@ -67,8 +67,8 @@ class Budget:
 
     def _grant(self) -> None:
         """Grant waiting bytes in order while there is room; if there is none, prefer the first request that waits."""
-        while self._waiting:
-            reservation, size, future = self._waiting[0]
+        while self._waiters:
+            reservation, size, future = self._waiters[0]
             if not future.done():
                 if self.used + size > self._size:
                     if self.preferred is not None:
@@ -76,7 +76,7 @@ class Budget:
                     self.preferred = reservation
                 self._count(reservation, size)
                 future.set_result(None)
-            self._waiting.popleft()
+            self._waiters.popleft()
 
     def _count(self, reservation: Reservation, size: int) -> None:
         self.used += size
@@ -117,18 +117,18 @@ class ResponseBudget:
     def __init__(self, size: int = RESPONSE_BYTES) -> None:
         self._size = size
         self.used = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     @property
     def has_waiters(self) -> bool:
         """Whether any request waits."""
-        return any(not future.done() for future in self._waiting)
+        return any(not future.done() for future in self._waiters)
 
     async def wait(self, times: int = 1) -> None:
         """Wait while the used bytes reach ``times`` the room's size; requests with small responses pass a multiple."""
         while self.used >= times * self._size:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
+            self._waiters.append(future)
             try:
                 await future
             except asyncio.CancelledError:
@@ -158,8 +158,8 @@ class ResponseBudget:
     def remove(self, size: int) -> None:
         """Return bytes, and wake a request that waits for room."""
         self.used -= size
-        while self._waiting and self.used < self._size:
-            future = self._waiting.popleft()
+        while self._waiters and self.used < self._size:
+            future = self._waiters.popleft()
             if not future.done():
                 future.set_result(None)
                 return  # It takes its part; when it returns that, the next one is woken.

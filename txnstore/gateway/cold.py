@@ -81,7 +81,7 @@ class ColdBatches:
         self._stretches: OrderedDict[Stretch, None] = OrderedDict()
         self._by_batch: dict[Hashable, list[Stretch]] = {}
         #: The batches that are being read.
-        self._running: dict[Hashable, asyncio.Task[Stretch]] = {}
+        self._running_reads: dict[Hashable, asyncio.Task[Stretch]] = {}
         self._memory = Budget(_DECODED_BYTES)
         self._caching_objects: RecentObjects | None = None
 
@@ -102,25 +102,25 @@ class ColdBatches:
             cached_stretch = self._find(batch_keys[0], position)
             if cached_stretch is not None:
                 return cached_stretch
-            running_read = self._running.get(batch_keys[0])
+            running_read = self._running_reads.get(batch_keys[0])
             if running_read is None:
                 break
             await asyncio.wait({running_read})  # If it fails, or has other records of the batch, this call reads them.
         joined_slices = takewhile(self._may_join, zip(parts[1:], batch_keys[1:], strict=True))
         batch_keys = [batch_keys[0], *([] if is_large(parts[0]) else [key for _, key in joined_slices])]
         task = asyncio.get_running_loop().create_task(self._read(topic, batch_keys, parts[: len(batch_keys)], position))
-        self._running.update(dict.fromkeys(batch_keys, task))
+        self._running_reads.update(dict.fromkeys(batch_keys, task))
         task.add_done_callback(partial(self._on_read_end, batch_keys))
         await asyncio.wait({task})  # It continues without this reader.
         return task.result()
 
     def _may_join(self, slice_and_key: tuple[Slice, Hashable]) -> bool:
         part, key = slice_and_key
-        return not (is_large(part) or key in self._by_batch or key in self._running)
+        return not (is_large(part) or key in self._by_batch or key in self._running_reads)
 
     def _on_read_end(self, batch_keys: Sequence[Hashable], task: asyncio.Task[Stretch]) -> None:
         for name in batch_keys:
-            del self._running[name]
+            del self._running_reads[name]
         if not task.cancelled():
             task.exception()  # Retrieved: its reader may have been cancelled.
 

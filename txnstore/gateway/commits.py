@@ -62,13 +62,13 @@ class Commits:
         self._on_commit = on_commit
         self._chains = len(connection.chains)
         #: The lanes with commands that no commit has taken, oldest first. Only the event loop changes it.
-        self._waiting: dict[Hashable, _Lane] = {}
+        self._waiting_lanes: dict[Hashable, _Lane] = {}
         #: The commits under way, and their lanes. Only the event loop changes it.
-        self._running: dict[asyncio.Task[None], Hashable] = {}
+        self._running_lanes: dict[asyncio.Task[None], Hashable] = {}
         #: The commits that were begun, and the commands in them.
         self.commits, self.commands = 0, 0
         #: Whether the event loop will look at the commands that wait.
-        self._starting = False
+        self._is_starting = False
 
     def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
         """Commit a command; the future has its answer, or the error that refuses it. Cancel it to withdraw the command.
@@ -81,28 +81,28 @@ class Commits:
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         lane_key = self._lane_key(command)
-        lane = self._waiting.get(lane_key)
+        lane = self._waiting_lanes.get(lane_key)
         if lane is None:
-            lane = self._waiting[lane_key] = _Lane()
+            lane = self._waiting_lanes[lane_key] = _Lane()
         lane.waiting.append(_WaitingCommand(command, principal, future))
-        if not self._starting:  # Not at once: the commands that the caller submits together share the entry.
-            self._starting = True
+        if not self._is_starting:  # Not at once: the commands that the caller submits together share the entry.
+            self._is_starting = True
             asyncio.get_running_loop().call_soon(self._start)
         return future
 
     def _start(self) -> None:
         """Begin a commit for each lane that waits and has none under way."""
-        self._starting = False
-        busy_lanes = set(self._running.values())
-        due_lanes = [lane_key for lane_key in self._waiting if lane_key not in busy_lanes]
+        self._is_starting = False
+        busy_lanes = set(self._running_lanes.values())
+        due_lanes = [lane_key for lane_key in self._waiting_lanes if lane_key not in busy_lanes]
         for lane_key in due_lanes[: _THREADS - len(busy_lanes)]:
-            lane = self._waiting.pop(lane_key)
+            lane = self._waiting_lanes.pop(lane_key)
             lane.taken.set()
             commands = [command for command in lane.waiting if not command.future.done()]
             self.commits += 1
             self.commands += len(commands)
             task = asyncio.get_running_loop().create_task(self._commit(commands))
-            self._running[task] = lane_key
+            self._running_lanes[task] = lane_key
             task.add_done_callback(self._on_commit_end)
 
     def _lane_key(self, command: Command) -> Hashable:
@@ -118,11 +118,11 @@ class Commits:
 
     async def taken(self) -> None:
         """Wait until commits have taken all commands that wait now; not those that are submitted meanwhile."""
-        for lane in list(self._waiting.values()):
+        for lane in list(self._waiting_lanes.values()):
             await lane.taken.wait()
 
     def _on_commit_end(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
+        del self._running_lanes[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("the commit of requests failed", exc_info=error, extra={"error": repr(error)})
         self._start()

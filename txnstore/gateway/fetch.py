@@ -57,8 +57,8 @@ class Fetch:
 
     def __init__(self, services: Services, hot: HotBatches) -> None:
         self._services = services
-        self._hot = hot
-        self._cold = ColdBatches(services)
+        self._hot_batches = hot
+        self._cold_batches = ColdBatches(services)
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of Fetch."""
@@ -215,20 +215,20 @@ class Fetch:
         in_memory = log.batches.in_memory_from(position)
         while slices_at_once := next_slices() if in_memory else await self._services.in_thread(next_slices):
             for index, part in enumerate(slices_at_once):
-                hot = self._hot.find(topic.topic_id, part.tp.partition, part.batch)
+                hot = self._hot_batches.find(topic.topic_id, part.tp.partition, part.batch)
                 if hot is not None and position < part.limit:
                     position = part.batch.limit
                     yield EncodedBatch(part.batch.base_offset, position - 1, hot)
                 while position < part.limit:
                     cold = [part, *takewhile(partial(self._is_cold, topic), slices_at_once[index + 1 :])]
-                    stretch = await self._cold.read(topic, isolation, cold, max(position, part.start))
+                    stretch = await self._cold_batches.read(topic, isolation, cold, max(position, part.start))
                     for batch in stretch.batches:
                         yield batch
                     position = stretch.limit
 
     def _is_cold(self, topic: CatalogTopic, part: Slice) -> bool:
         """Whether the batch of a slice must be read from its segment."""
-        return not self._hot.has(topic.topic_id, part.tp.partition, part.batch)
+        return not self._hot_batches.has(topic.topic_id, part.tp.partition, part.batch)
 
     # Responses --------------------------------------------------------------------------------------------------------
 

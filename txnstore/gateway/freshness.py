@@ -52,12 +52,12 @@ class Freshness:
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         #: The look at the heads that runs now, and the one that will follow it: requests that come meanwhile share it.
-        self._running: asyncio.Task[View] | None = None
-        self._next: asyncio.Future[View] | None = None
+        self._running_look: asyncio.Task[View] | None = None
+        self._next_look: asyncio.Future[View] | None = None
         #: The time at which the newest look at the heads began, by the clock of the loop.
         self._refreshed_at = -math.inf
         self._view_changed: asyncio.Event = asyncio.Event()
-        self._waiting = 0
+        self._waiting_count = 0
         #: Whether the poller must look once more, though no request waits.
         self._poll_requested = False
         self._poller: asyncio.Task[None] | None = None
@@ -67,21 +67,21 @@ class Freshness:
     @property
     def waiters(self) -> int:
         """The fetches under way, most of which wait for records."""
-        return self._waiting
+        return self._waiting_count
 
     async def head(self) -> View:
         """Read the view at the heads of the chains; requests that wait at the same time share one look.
 
         A look that has begun before the call is not enough: it may have passed an entry that the client knows of.
         """
-        if self._running is None:
-            self._running = self._loop.create_task(self._refresh())
-            self._running.add_done_callback(_mark_retrieved)
-            return await asyncio.shield(self._running)
-        if self._next is None:
-            self._next = self._loop.create_future()
-            self._next.add_done_callback(_mark_retrieved)
-        return await asyncio.shield(self._next)
+        if self._running_look is None:
+            self._running_look = self._loop.create_task(self._refresh())
+            self._running_look.add_done_callback(_mark_retrieved)
+            return await asyncio.shield(self._running_look)
+        if self._next_look is None:
+            self._next_look = self._loop.create_future()
+            self._next_look.add_done_callback(_mark_retrieved)
+        return await asyncio.shield(self._next_look)
 
     async def recent(self, seconds: float | None = None) -> View:
         """Return a view that was read at most ``seconds`` ago, :data:`RECENT` by default.
@@ -133,11 +133,11 @@ class Freshness:
             self._publish(view)
             return self.view
         finally:
-            self._running = None
-            next_look, self._next = self._next, None
+            self._running_look = None
+            next_look, self._next_look = self._next_look, None
             if next_look is not None:
-                self._running = self._loop.create_task(self._refresh())
-                self._running.add_done_callback(lambda task: _copy_result(task, next_look))
+                self._running_look = self._loop.create_task(self._refresh())
+                self._running_look.add_done_callback(lambda task: _copy_result(task, next_look))
 
     # Waiting for changes ----------------------------------------------------------------------------------------------
 
@@ -146,9 +146,9 @@ class Freshness:
         view = self._connection.loaded_view()
         if view is not None:
             self._publish(view)
-        elif self._running is None:  # A missing part is read in a thread, so that the event loop does not wait.
-            self._running = self._loop.create_task(self._refresh())
-            self._running.add_done_callback(_report)
+        elif self._running_look is None:  # A missing part is read in a thread, so that the event loop does not wait.
+            self._running_look = self._loop.create_task(self._refresh())
+            self._running_look.add_done_callback(_report)
 
     def _publish(self, view: View) -> None:
         """Take a newer view chain by chain: of two views, each may know one chain better than the other."""
@@ -161,12 +161,12 @@ class Freshness:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Look for entries of other processes every :data:`POLL` seconds while the block runs."""
-        self._waiting += 1
+        self._waiting_count += 1
         self._start_poller()
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._waiting_count -= 1
 
     def request_poll(self) -> None:
         """Look for entries of other processes once, soon: the client will repeat its request."""
@@ -191,9 +191,9 @@ class Freshness:
         """Look at the heads as long as clients wait for records; log a failure, and look again."""
         unblocked_at = self._loop.time()
         try:
-            while self._waiting or self._poll_requested:
+            while self._waiting_count or self._poll_requested:
                 await asyncio.sleep(POLL)
-                if not (self._waiting or self._poll_requested):
+                if not (self._waiting_count or self._poll_requested):
                     break
                 self._poll_requested = False
                 try:

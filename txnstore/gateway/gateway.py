@@ -90,8 +90,8 @@ class Gateway:
         self._commits = commits = Commits(connection, self._threads, self._freshness.publish_loaded)
         sessions = Sessions(self._freshness, commits)
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
-        self._hot = HotBatches()
-        self._produce = Produce(services, self._hot)
+        self._hot_batches = HotBatches()
+        self._produce = Produce(services, self._hot_batches)
         classic = ClassicCoordinator(services, self._coordinates)
         consumers = ConsumerCoordinator(services, self._coordinates)
         self._coordinators = classic, consumers
@@ -101,7 +101,7 @@ class Gateway:
             [
                 Metadata(services).handlers(),
                 self._produce.handlers(),
-                Fetch(services, self._hot).handlers(),
+                Fetch(services, self._hot_batches).handlers(),
                 Offsets(services).handlers(),
                 offsets.handlers(),
                 classic.handlers(),
@@ -188,7 +188,7 @@ class Gateway:
 
     def metrics(self) -> GatewayMetrics:
         """Return the counters of the gateway, without a request to the storage."""
-        traffic, commits, hot = self._server.traffic, self._commits, self._hot
+        traffic, commits, hot = self._server.traffic, self._commits, self._hot_batches
         return GatewayMetrics(
             connections=traffic.connections,
             accepted=traffic.accepted,

@@ -94,7 +94,7 @@ class Peers:
         #: All gateways, whether they live or not.
         self.nodes = tuple(nodes)
         self.chains = chains
-        self._others = [node for node in nodes if node != own]
+        self._other_nodes = [node for node in nodes if node != own]
         self._request = _identity_request(store_id)
         self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
@@ -102,10 +102,10 @@ class Peers:
         #: The time of each peer's last response, by the clock of the loop; without peers that have refused since.
         self._last_answers: dict[Node, float] = {}
         #: The peers that serve another store.
-        self._foreign: set[Node] = set()
+        self._foreign_nodes: set[Node] = set()
         #: The time of each peer's last response, or of the start.
         self._last_contacts: dict[Node, float] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._ask_task: asyncio.Task[None] | None = None
         #: The gateways that live, by their place.
         self.live: tuple[Node, ...] = (own,)
 
@@ -115,30 +115,30 @@ class Peers:
         Raises:
             InvalidConfigError: One of them serves another store.
         """
-        self._last_contacts = dict.fromkeys(self._others, asyncio.get_running_loop().time())
+        self._last_contacts = dict.fromkeys(self._other_nodes, asyncio.get_running_loop().time())
         if len(self.nodes) > self.chains:
             extra = {"gateways": [node.address for node in self.nodes], "chains": self.chains}
             _LOG.warning("the store has fewer chains than gateways, so some lead nothing", extra=extra)
-        if self._others:
+        if self._other_nodes:
             await self._ask_all()
-            if self._foreign:
-                names = ", ".join(node.address for node in sorted(self._foreign))
+            if self._foreign_nodes:
+                names = ", ".join(node.address for node in sorted(self._foreign_nodes))
                 raise InvalidConfigError(f"{names} serves another store: peers are the gateways of one store")
-            self._asking = asyncio.get_running_loop().create_task(self._ask_periodically())
+            self._ask_task = asyncio.get_running_loop().create_task(self._ask_periodically())
 
     async def close(self) -> None:
         """Stop asking the peers."""
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._ask_task is not None:
+            self._ask_task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._asking
+                await self._ask_task
 
     def listed(self) -> tuple[Node, ...]:
         """The gateways that metadata lists: those that live, and those that may have lived a minute ago."""
         now = asyncio.get_running_loop().time()
         return tuple(
             node
-            for node in sorted({*self._others, self.own})
+            for node in sorted({*self._other_nodes, self.own})
             if node in self.live or now - self._last_contacts.get(node, -_LISTED_AFTER_END) < _LISTED_AFTER_END
         )
 
@@ -167,8 +167,8 @@ class Peers:
                 _LOG.exception("the peers cannot be asked", extra={"error": repr(error)})
 
     async def _ask_all(self) -> None:
-        answers = await asyncio.gather(*map(self._ask, self._others))
-        self._record_answers(dict(zip(self._others, answers, strict=True)))
+        answers = await asyncio.gather(*map(self._ask, self._other_nodes))
+        self._record_answers(dict(zip(self._other_nodes, answers, strict=True)))
 
     def _record_answers(self, answers: Mapping[Node, Answer]) -> None:
         """Update by these answers which gateways live, and report a change."""
@@ -176,13 +176,13 @@ class Peers:
         for node, answer in answers.items():
             if answer == "answered":
                 self._last_answers[node] = self._last_contacts[node] = now
-                self._foreign.discard(node)
+                self._foreign_nodes.discard(node)
             elif answer != "silent":  # It has ended for sure, so clients need not wait for _DEAD_AFTER.
                 self._last_answers.pop(node, None)
             if answer == "foreign":
                 self._last_contacts.pop(node, None)
-                if node not in self._foreign:
-                    self._foreign.add(node)
+                if node not in self._foreign_nodes:
+                    self._foreign_nodes.add(node)
                     _LOG.error("a peer serves another store", extra={"address": node.address})
         answering = {node for node, answered_at in self._last_answers.items() if now - answered_at < _DEAD_AFTER}
         live = tuple(sorted(answering | {self.own}))

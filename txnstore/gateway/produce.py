@@ -113,12 +113,12 @@ class Produce:
 
     def __init__(self, services: Services, hot: HotBatches) -> None:
         self._services = services
-        self._hot = hot
+        self._hot_batches = hot
         #: The batches that no flush has taken, oldest first.
-        self._staged: list[StagedBatch] = []
+        self._staged_batches: list[StagedBatch] = []
         self._flusher: asyncio.Task[None] | None = None
         #: The batches of each producer and partition that have no answer, oldest first.
-        self._unanswered: dict[ProducerPartition, list[StagedBatch]] = {}
+        self._unanswered_batches: dict[ProducerPartition, list[StagedBatch]] = {}
         self._repetitions = Repetitions(asyncio.get_running_loop().time)
         #: The flushes, and the batches that they took.
         self.flushes, self.batches = 0, 0
@@ -143,9 +143,9 @@ class Produce:
             batch = await self._checked_batch(request, topic, partition, client)
         except (TxnStoreError, RefusedError) as error:
             return error
-        self._staged.append(batch)
+        self._staged_batches.append(batch)
         if batch.raw.producer_id >= 0:
-            self._unanswered.setdefault(batch.sender, []).append(batch)
+            self._unanswered_batches.setdefault(batch.sender, []).append(batch)
             batch.appended.add_done_callback(partial(self._on_answer, batch))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
@@ -224,7 +224,7 @@ class Produce:
     async def _flush_all(self) -> None:
         """Flush until nothing is staged; the next batch starts it again."""
         try:
-            while self._staged:
+            while self._staged_batches:
                 # Earlier, a conversion would have fewer batches, which would only wait for their entry.
                 await self._services.commits.taken()
                 batches = self._take_staged()
@@ -234,10 +234,10 @@ class Produce:
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
                     refusals, count = dict.fromkeys(range(len(batches)), error), len(batches)
                 if await self._adopt_newer_versions(batches, refusals):
-                    self._staged[:0] = batches
+                    self._staged_batches[:0] = batches
                     continue
                 self.batches += count
-                self._staged[:0] = batches[count:]
+                self._staged_batches[:0] = batches[count:]
                 for index, batch in enumerate(batches[:count]):
                     if index in refusals:
                         self._fail(batch, refusals[index])
@@ -275,13 +275,13 @@ class Produce:
     def _take_staged(self) -> list[StagedBatch]:
         """Take the staged batches of the next flush, up to 32 MiB, at least one."""
         size, count = 0, 0
-        for batch in self._staged:
+        for batch in self._staged_batches:
             size += len(batch.raw.data)
             if count and size > _MAX_FLUSH_BYTES:
                 break
             count += 1
-        batches = self._staged[:count]
-        del self._staged[:count]
+        batches = self._staged_batches[:count]
+        del self._staged_batches[:count]
         return batches
 
     def _prepare(self, batches: Sequence[StagedBatch]) -> tuple[dict[int, Exception], int]:
@@ -393,16 +393,16 @@ class Produce:
             return
         if batch.raw.producer_id >= 0:
             self._repetitions.expect(batch.sender, batch.raw.base_sequence, error)
-        unanswered = self._unanswered.get(batch.sender, [])
+        unanswered = self._unanswered_batches.get(batch.sender, [])
         for later_batch in unanswered[unanswered.index(batch) + 1 :] if batch in unanswered else ():
             if later_batch.answer is None or later_batch.answer.cancel():  # No commit has taken it.
                 _refuse(later_batch, error)
 
     def _on_answer(self, batch: StagedBatch, _: asyncio.Future[Appended]) -> None:
-        unanswered = self._unanswered[batch.sender]
+        unanswered = self._unanswered_batches[batch.sender]
         unanswered.remove(batch)
         if not unanswered:
-            del self._unanswered[batch.sender]
+            del self._unanswered_batches[batch.sender]
 
     def _look_up_refusal(self, batch: StagedBatch, session: ProducerIdentity, error: Exception) -> None:
         """Refuse a batch of a transaction that may have ended at another gateway since the batch came."""
@@ -425,7 +425,7 @@ class Produce:
         if batch.topic.schema is not None or not (batch.has_times or append_time is not None):
             return  # The stored batch differs from the sent one, and all readers must get the same.
         data = at_offset(batch.raw, appended.base_offset, append_time=append_time)
-        self._hot.add(batch.topic.topic_id, batch.tp.partition, appended.base_offset, appended.limit, data)
+        self._hot_batches.add(batch.topic.topic_id, batch.tp.partition, appended.base_offset, appended.limit, data)
 
     # Responses --------------------------------------------------------------------------------------------------------
 

@@ -40,18 +40,20 @@ class Repetitions:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         #: The first refused batch of each producer in each partition.
-        self._refused: dict[ProducerPartition, _Refused] = {}
+        self._refused_batches: dict[ProducerPartition, _Refused] = {}
 
     def expect(self, sender: ProducerPartition, sequence: int, error: Exception) -> None:
         """Note that the batch with this first sequence was refused, and that its client repeats it."""
         now = self._clock()
-        if len(self._refused) > _CLEANUP_THRESHOLD:
-            self._refused = {
-                key: refused_batch for key, refused_batch in self._refused.items() if now < refused_batch.expires_at
+        if len(self._refused_batches) > _CLEANUP_THRESHOLD:
+            self._refused_batches = {
+                key: refused_batch
+                for key, refused_batch in self._refused_batches.items()
+                if now < refused_batch.expires_at
             }
-        earlier_batch = self._refused.get(sender)
+        earlier_batch = self._refused_batches.get(sender)
         if earlier_batch is None or now >= earlier_batch.expires_at or not _is_behind(sequence, earlier_batch.sequence):
-            self._refused[sender] = _Refused(sequence, copy(error), now + _RETRY_SECONDS)
+            self._refused_batches[sender] = _Refused(sequence, copy(error), now + _RETRY_SECONDS)
 
     def check(self, sender: ProducerPartition, sequence: int) -> None:
         """Check that a batch is not behind one that its client has to repeat first.
@@ -59,12 +61,12 @@ class Repetitions:
         Raises:
             Exception: The error of the batch to repeat, if this one is behind it.
         """
-        refused_batch = self._refused.get(sender)
+        refused_batch = self._refused_batches.get(sender)
         if refused_batch is None:
             return
         if self._clock() < refused_batch.expires_at and _is_behind(sequence, refused_batch.sequence):
             raise copy(refused_batch.error)
-        del self._refused[sender]
+        del self._refused_batches[sender]
 
 
 def _is_behind(sequence: int, other_sequence: int) -> bool:

@@ -375,11 +375,11 @@ class _Connection:
     def __init__(self, server: Server, stream: Stream, client: Client) -> None:
         self._server, self._stream, self._client = server, stream, client
         #: The responses of Produce requests in order, and the task that sends them; None: all are sent.
-        self._unsent: deque[asyncio.Task[bytes | None]] = deque()
+        self._unsent_responses: deque[asyncio.Task[bytes | None]] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(MAX_UNANSWERED)
         #: The task that serves the connection, and the error by which the sender ended it.
-        self._serving: asyncio.Task[Any] | None = None
+        self._serve_task: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         #: The fetch under way, which ends with the connection.
         self._fetch: asyncio.Task[bytes | None] | None = None
@@ -395,7 +395,7 @@ class _Connection:
 
     async def serve(self) -> None:
         """Read and start requests until the client closes the connection."""
-        self._serving = asyncio.current_task()
+        self._serve_task = asyncio.current_task()
         try:
             await self._serve_all()
         except asyncio.CancelledError:
@@ -602,18 +602,18 @@ class _Connection:
 
     def _send_later(self, response: asyncio.Task[bytes | None], reservation: Reservation) -> None:
         response.add_done_callback(lambda _: reservation.release())
-        self._unsent.append(response)
+        self._unsent_responses.append(response)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send_all())
             self._sender.add_done_callback(self._on_sender_end)
 
     async def _send_all(self) -> None:
         """Send the responses of Produce requests, in the order of the requests."""
-        while self._unsent:
-            response = self._unsent[0]
+        while self._unsent_responses:
+            response = self._unsent_responses[0]
             await asyncio.wait({response})  # It continues if this task is cancelled.
             await self._send(response.result())
-            self._unsent.popleft()
+            self._unsent_responses.popleft()
             self._slots.release()
 
     def _on_sender_end(self, task: asyncio.Task[None]) -> None:
@@ -623,11 +623,11 @@ class _Connection:
             self._failure = ConnectionResetError("a request was given up")
         elif (error := task.exception()) is not None:
             self._failure = error
-        elif self._unsent:  # A response was added after the sender had ended.
+        elif self._unsent_responses:  # A response was added after the sender had ended.
             self._sender = asyncio.get_running_loop().create_task(self._send_all())
             self._sender.add_done_callback(self._on_sender_end)
-        if self._failure is not None and self._serving is not None:
-            self._serving.cancel()
+        if self._failure is not None and self._serve_task is not None:
+            self._serve_task.cancel()
 
     async def _wait_until_sent(self) -> None:
         while self._sender is not None:
@@ -656,7 +656,7 @@ class _Connection:
         if self._sender is not None:
             self._sender.remove_done_callback(self._on_sender_end)
             self._sender.cancel()
-        for response in self._unsent:
+        for response in self._unsent_responses:
             if self._server.is_draining:  # The grace period has passed.
                 response.cancel()
             response.add_done_callback(_log_late_error)

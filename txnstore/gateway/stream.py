@@ -26,19 +26,19 @@ class Stream(asyncio.BufferedProtocol):
     def __init__(self, scratch: memoryview, on_connect: Callable[[Stream], None]) -> None:
         self._scratch = scratch
         self._on_connect = on_connect
-        self._received = bytearray()
+        self._buffer = bytearray()
         #: The bytes that the read under way waits for, and the future that it awaits.
-        self._wanted = 0
-        self._arrival: asyncio.Future[None] | None = None
+        self._wanted_bytes = 0
+        self._arrival_future: asyncio.Future[None] | None = None
         #: The number of buffered bytes that arrived before the process woke, and whether the last read had any of them.
-        self._stale = 0
+        self._stale_bytes = 0
         self.was_stale = False
         #: Whether the transport was told to receive nothing: enough is buffered.
         self._reading_paused = False
         #: Whether the transport holds as many unsent bytes as it may, and the future of the write that waits for it.
         self._writing_blocked = False
-        self._unblocked: asyncio.Future[None] | None = None
-        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unblocked_future: asyncio.Future[None] | None = None
+        self._closed_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport
         #: Whether nothing more arrives: the client has ended its side, the connection is lost, or reading was stopped.
         self.has_ended = False
@@ -57,16 +57,16 @@ class Stream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory to receive into: as much as a read asks for, or a little ahead of it."""
-        return self._scratch[: max(min(max(self._wanted, AHEAD) - len(self._received), CHUNK), 1)]
+        return self._scratch[: max(min(max(self._wanted_bytes, AHEAD) - len(self._buffer), CHUNK), 1)]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the bytes that have arrived, and pause when enough are buffered."""
-        self._received += self._scratch[:nbytes]
-        if len(self._received) >= max(self._wanted, AHEAD) and not self._reading_paused:
+        self._buffer += self._scratch[:nbytes]
+        if len(self._buffer) >= max(self._wanted_bytes, AHEAD) and not self._reading_paused:
             self._reading_paused = True
             self.transport.pause_reading()
-        if len(self._received) >= self._wanted:
-            _wake(self._arrival)
+        if len(self._buffer) >= self._wanted_bytes:
+            _wake(self._arrival_future)
 
     def eof_received(self) -> bool:
         """Note that the client has ended its side; without TLS, which has no such state, it may wait for responses."""
@@ -78,9 +78,9 @@ class Stream(asyncio.BufferedProtocol):
         """Wake all that wait for the connection."""
         self.client_closed = True
         self._end()
-        _wake(self._unblocked)
-        if not self._closed.done():
-            self._closed.set_result(None)
+        _wake(self._unblocked_future)
+        if not self._closed_future.done():
+            self._closed_future.set_result(None)
 
     def pause_writing(self) -> None:
         """Block writes: the client takes less than it gets."""
@@ -89,27 +89,27 @@ class Stream(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Unblock writes: the client has taken most of it."""
         self._writing_blocked = False
-        _wake(self._unblocked)
+        _wake(self._unblocked_future)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def has(self, size: int) -> bool:
         """Whether ``size`` bytes have arrived, or nothing more arrives."""
-        return len(self._received) >= size or self.has_ended
+        return len(self._buffer) >= size or self.has_ended
 
     @property
     def buffered(self) -> int:
         """The number of bytes that have arrived and were not read."""
-        return len(self._received)
+        return len(self._buffer)
 
     @property
     def is_full(self) -> bool:
         """Whether the transport may hold bytes that were not received yet."""
-        return len(self._received) >= AHEAD
+        return len(self._buffer) >= AHEAD
 
     def mark_stale(self, size: int) -> None:
         """Mark the next ``size`` bytes as ones that arrived before the process woke."""
-        self._stale = size
+        self._stale_bytes = size
 
     async def read(self, size: int) -> bytes:
         """Return the next ``size`` bytes, at most :data:`CHUNK`.
@@ -117,20 +117,20 @@ class Stream(asyncio.BufferedProtocol):
         Raises:
             asyncio.IncompleteReadError: The client sends fewer.
         """
-        self._wanted = size
+        self._wanted_bytes = size
         try:
-            while len(self._received) < size and not self.has_ended:
+            while len(self._buffer) < size and not self.has_ended:
                 self._resume()
-                self._arrival = asyncio.get_running_loop().create_future()
-                await self._arrival
+                self._arrival_future = asyncio.get_running_loop().create_future()
+                await self._arrival_future
         finally:
-            self._wanted = 0
-        if len(self._received) < size:
-            raise asyncio.IncompleteReadError(bytes(self._received), size)
-        data = bytes(memoryview(self._received)[:size])
-        del self._received[:size]
-        self.was_stale, self._stale = self._stale > 0, max(self._stale - size, 0)
-        if len(self._received) < AHEAD:
+            self._wanted_bytes = 0
+        if len(self._buffer) < size:
+            raise asyncio.IncompleteReadError(bytes(self._buffer), size)
+        data = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
+        self.was_stale, self._stale_bytes = self._stale_bytes > 0, max(self._stale_bytes - size, 0)
+        if len(self._buffer) < AHEAD:
             self._resume()
         return data
 
@@ -151,7 +151,7 @@ class Stream(asyncio.BufferedProtocol):
         if self.has_ended:
             return
         self.has_ended = True
-        _wake(self._arrival)
+        _wake(self._arrival_future)
         if self.on_end is not None:
             self.on_end()
 
@@ -174,9 +174,9 @@ class Stream(asyncio.BufferedProtocol):
                 raise ConnectionResetError("the connection is lost")
             self.transport.write(view[position : position + _SLICE])
             waited = 0.0
-            while self._writing_blocked and not self._closed.done():
-                self._unblocked = asyncio.get_running_loop().create_future()
-                if not (await asyncio.wait({self._unblocked}, timeout=step))[0]:
+            while self._writing_blocked and not self._closed_future.done():
+                self._unblocked_future = asyncio.get_running_loop().create_future()
+                if not (await asyncio.wait({self._unblocked_future}, timeout=step))[0]:
                     waited += step
                     if gives_up(waited):
                         raise TimeoutError(f"the client takes no response for {waited:.0f} s")
@@ -184,7 +184,7 @@ class Stream(asyncio.BufferedProtocol):
     async def close(self, *, linger: float) -> None:
         """Close the connection when the client has taken what was sent, at the latest after so many seconds."""
         self.transport.close()
-        if not (await asyncio.wait({self._closed}, timeout=linger))[0]:
+        if not (await asyncio.wait({self._closed_future}, timeout=linger))[0]:
             self.transport.abort()
 
 

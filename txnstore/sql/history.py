@@ -141,7 +141,7 @@ class EntryHistory:
             traces[item.chain].add(
                 HistoryEntry(item.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events)
             )
-        traces_by_tp = {tp: tp_traces for in_chain in traces for tp, tp_traces in in_chain.of.items()}
+        traces_by_tp = {tp: tp_traces for in_chain in traces for tp, tp_traces in in_chain.by_partition.items()}
         return from_rows(LOG, (row for tp in sorted(traces_by_tp) for row in _log_rows(tp, traces_by_tp[tp], view)))
 
     def _read(self) -> list[_ReadEntry]:

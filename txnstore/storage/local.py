@@ -156,9 +156,9 @@ class LocalStore:
         self.root = os.path.abspath(os.path.expanduser(path))
         # Threads change these sets without a lock, by operations that are atomic.
         #: The folders whose names are flushed.
-        self._durable: set[str] = set()
+        self._durable_folders: set[str] = set()
         #: The folders above the root that this store has made and not flushed yet.
-        self._unflushed: set[str] = set()
+        self._unflushed_folders: set[str] = set()
         self._folder = RootFolder(self.root)
 
     @property
@@ -265,7 +265,7 @@ class LocalStore:
                 os.rmdir(folder)
             except OSError:
                 return  # It is not empty, or another process has removed it.
-            self._durable.discard(folder)
+            self._durable_folders.discard(folder)
             folder = os.path.dirname(folder)
 
     def stat(self, key: str) -> ObjectInfo:
@@ -337,7 +337,7 @@ class LocalStore:
     def close(self) -> None:
         """Forget which folder the root is. No file stays open between calls."""
         self._folder.forget()
-        self._durable.clear()
+        self._durable_folders.clear()
 
     def sweep(self, older_than_ms: int = HOUR_MS) -> int:
         """Delete temporary files that crashed writers left behind; return their number.
@@ -442,7 +442,7 @@ class LocalStore:
                 return self._create_once(folder, temporary_path)
             # A deletion has removed the empty folder, or one above it, after we made it or found it.
             self._folder.check()
-            self._durable.clear()
+            self._durable_folders.clear()
         return self._create_once(folder, temporary_path)
 
     def _create_once(self, folder: str, temporary_path: str) -> int:
@@ -456,10 +456,10 @@ class LocalStore:
         The parents of an existing folder inside the root are flushed, too: the process that created the folder may
         have crashed before its flush.
         """
-        if folder in self._durable:
+        if folder in self._durable_folders:
             return
         is_inside_root = folder == self.root or folder.startswith(f"{self.root}/")
-        if not is_inside_root and folder not in self._unflushed and os.path.isdir(folder):
+        if not is_inside_root and folder not in self._unflushed_folders and os.path.isdir(folder):
             return  # An existing folder above the root does not belong to this store: it is not flushed.
         parent = os.path.dirname(folder)
         if parent != folder:
@@ -467,7 +467,7 @@ class LocalStore:
         try:
             os.mkdir(folder)
             was_created = True
-            self._unflushed.add(folder)
+            self._unflushed_folders.add(folder)
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise not_a_folder("write to", folder) from None
@@ -480,8 +480,8 @@ class LocalStore:
             fsync_folder(parent)
         else:
             _fsync_folder_if_readable(parent)
-        self._durable.add(folder)
-        self._unflushed.discard(folder)
+        self._durable_folders.add(folder)
+        self._unflushed_folders.discard(folder)
 
     def _sync_content(self, path: str) -> None:
         """Flush the content of an object, if it exists."""

@@ -48,7 +48,7 @@ class MemoryStore:
         #: The keys of the objects, sorted, so that a listing can start with a bisection.
         self._keys: list[str] = []
         #: False while the keys may differ from the objects, as after an interrupt: then they are sorted again.
-        self._sorted = True
+        self._is_sorted = True
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
@@ -106,11 +106,11 @@ class MemoryStore:
         with self._lock.own:
             self._check_process()
             self._repair_order()
-            self._sorted = False
+            self._is_sorted = False
             for key in keys:
                 if self._objects.pop(key, None) is not None:
                     del self._keys[bisect.bisect_left(self._keys, key)]
-            self._sorted = True
+            self._is_sorted = True
 
     def stat(self, key: str) -> ObjectInfo:
         check_key(key)
@@ -147,16 +147,16 @@ class MemoryStore:
         if key in self._objects:
             self._objects[key] = content
             return
-        self._sorted = False
+        self._is_sorted = False
         self._objects[key] = content  # One step: from here on the object exists, whatever interrupts the next lines.
         bisect.insort(self._keys, key)
-        self._sorted = True
+        self._is_sorted = True
 
     def _repair_order(self) -> None:
         """Sort the keys again after an interrupt between the changes of objects and keys."""
-        if not self._sorted:
+        if not self._is_sorted:
             self._keys = sorted(self._objects)
-            self._sorted = True
+            self._is_sorted = True
 
     def _info_of(self, key: str) -> ObjectInfo:
         data, modified_ms = self._objects[key]

@@ -101,7 +101,7 @@ class RecentObjects:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         #: Those of entries, which were checked.
-        self._recent: Beginnings = ByteCache(_KEPT_BYTES)
+        self._recent_beginnings: Beginnings = ByteCache(_KEPT_BYTES)
         #: What one caller keeps; None: it reads nothing ahead.
         self.read_cache: ReadCache | None = None
 
@@ -118,22 +118,22 @@ class RecentObjects:
         (:func:`~txnstore.read.reader.open_slice`). Both end when the memory for that is full.
         """
         objects = RecentObjects(self.inner)
-        objects._recent, objects.read_cache = self._recent, ReadCache(partitions)
+        objects._recent_beginnings, objects.read_cache = self._recent_beginnings, ReadCache(partitions)
         return objects
 
     def keep(self, key: str, beginning: bytes) -> None:
         """Keep the first bytes of an object, which do not change as long as it has them."""
         if beginning:
-            self._recent.keep(key, beginning, len(beginning))
+            self._recent_beginnings.keep(key, beginning, len(beginning))
 
     def forget(self) -> None:
         """Drop kept bytes: a verification compares what is stored now."""
-        self._recent.forget()
+        self._recent_beginnings.forget()
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         if start is None or end is None:
             return self.inner.get(key, start, end)
-        beginning = _find_beginning(self._recent, key, end)
+        beginning = _find_beginning(self._recent_beginnings, key, end)
         if beginning is None and self.read_cache is not None:
             beginnings, length = self.read_cache.beginnings, max(end, _BEGINNING_BYTES)
             beginning = _find_beginning(beginnings, key, end)

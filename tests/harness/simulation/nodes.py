@@ -91,7 +91,9 @@ class _Peers(Peers):
 
     def believe(self, live: set[int]) -> None:
         """Take these for the gateways that live."""
-        nodes = tuple(sorted(node for node in (*self._others, self.own) if node.node_id in live or node == self.own))
+        nodes = tuple(
+            sorted(node for node in (*self._other_nodes, self.own) if node.node_id in live or node == self.own)
+        )
         if nodes != self.live:
             self.live = nodes
             self._on_change()

@@ -84,7 +84,7 @@ def test_a_look_that_fails_when_no_request_waits_for_it_is_no_failure_of_the_gat
             task.cancel()
         await asyncio.wait(waiting)
         may_fail.set()
-        while freshness._running is not None:  # noqa: ASYNC110 - there is no event of its end
+        while freshness._running_look is not None:  # noqa: ASYNC110 - there is no event of its end
             await asyncio.sleep(0)
         gc.collect()
         assert failures == []
@@ -107,7 +107,7 @@ def test_a_look_without_a_waiting_request_reports_the_storage_as_a_warning(
         monkeypatch.setattr(store._connection, "view", view)
         monkeypatch.setattr(store._connection, "loaded_view", lambda: None)
         freshness.publish_loaded()
-        look = freshness._running
+        look = freshness._running_look
         assert look is not None
         await asyncio.wait({look})
         await asyncio.sleep(0)

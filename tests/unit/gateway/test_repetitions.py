@@ -86,7 +86,7 @@ def test_refused_batches_that_clients_do_not_repeat_are_bounded() -> None:
     for number in range(5_000):
         clients.now = number
         clients.refuse(0, (number, 0, SENDER[2]))
-    assert len(clients.repetitions._refused) <= 1_001
+    assert len(clients.repetitions._refused_batches) <= 1_001
 
 
 def test_a_kept_error_does_not_hold_the_frames_of_requests() -> None:
@@ -97,5 +97,5 @@ def test_a_kept_error_does_not_hold_the_frames_of_requests() -> None:
     except StorageError as error:
         clients.repetitions.expect(SENDER, 5, error)
     assert clients.is_refused(6)
-    (refused,) = clients.repetitions._refused.values()
+    (refused,) = clients.repetitions._refused_batches.values()
     assert (str(refused.error), refused.error.__traceback__) == ("refused", None)

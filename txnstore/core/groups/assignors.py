@@ -106,7 +106,7 @@ class _Sticky:
         #: The targets of each member so far, by member id.
         self._targets: dict[str, set[TopicPartition]] = {member_id: set() for member_id in subscriptions.topics}
         #: The partitions that have no owner, or one that no longer reads their topic.
-        self._free: list[TopicPartition] = []
+        self._free_tps: list[TopicPartition] = []
         #: The owner of each other partition, before this computation moves any.
         self._kept_by: dict[TopicPartition, str] = {}
         for tp in subscriptions.all_partitions():
@@ -115,7 +115,7 @@ class _Sticky:
                 self._targets[owner].add(tp)
                 self._kept_by[tp] = owner
             else:
-                self._free.append(tp)
+                self._free_tps.append(tp)
 
     def assign(self) -> Assignment:
         self._assign_free()
@@ -130,7 +130,7 @@ class _Sticky:
         """Give each unowned partition to the reader with the fewest; those with the fewest readers first."""
         # Loads only grow here, so an entry of a heap that is too low is corrected when it comes to the top.
         heaps: dict[frozenset[str], list[tuple[int, str]]] = {}
-        for tp in sorted(self._free, key=lambda tp: (len(self._readers[tp.topic]), tp)):
+        for tp in sorted(self._free_tps, key=lambda tp: (len(self._readers[tp.topic]), tp)):
             readers = self._readers[tp.topic]
             heap = heaps.get(readers)
             if heap is None:

@@ -41,11 +41,11 @@ def assigned_partitions(protocol_type: str | None, assignment: bytes) -> tuple[T
 class _Reader:
     """Reads Kafka's primitive types, behind the version."""
 
-    __slots__ = ("_at", "_data")
+    __slots__ = ("_data", "_position")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 2
+        self._position = 2
 
     def length(self) -> int:
         """Read the length of an array, whose items have at least a byte each."""
@@ -65,6 +65,6 @@ class _Reader:
         return self._next(f">{self.length()}i")
 
     def _next(self, form: str) -> tuple[Any, ...]:
-        values = struct.unpack_from(form, self._data, self._at)
-        self._at += struct.calcsize(form)
+        values = struct.unpack_from(form, self._data, self._position)
+        self._position += struct.calcsize(form)
         return values

@@ -80,21 +80,21 @@ class Traces:
 
     def __init__(self, tps: Iterable[TopicPartition]) -> None:
         #: For each partition by the first offset of a batch, or the offset of a marker.
-        self.of: dict[TopicPartition, dict[int, Trace]] = {tp: {} for tp in tps}
+        self.by_partition: dict[TopicPartition, dict[int, Trace]] = {tp: {} for tp in tps}
         #: The smallest offset of each partition that an entry so far has appended.
-        self._first: dict[TopicPartition, int] = {}
+        self._first_offsets: dict[TopicPartition, int] = {}
         #: The topics that an entry so far has created: older entries are about others of their names.
-        self._created: set[str] = set()
+        self._created_topics: set[str] = set()
 
     def reach(self, tp: TopicPartition, offset: int) -> bool:
         """Whether no older entry says anything of this offset or a later one."""
-        return tp.topic in self._created or self._first.get(tp, offset + 1) <= offset
+        return tp.topic in self._created_topics or self._first_offsets.get(tp, offset + 1) <= offset
 
     def add(self, entry: HistoryEntry) -> None:
         """Add an entry."""
         for event in reversed(entry.events):
             if isinstance(event, TopicCreated):
-                self._created.add(event.topic.name)
+                self._created_topics.add(event.topic.name)
             elif isinstance(event, BatchesAppended):
                 for rows in event.batches:
                     tp = TopicPartition(event.topic, rows.partition)
@@ -108,11 +108,11 @@ class Traces:
                     self._add_trace(tp, batch.base_offset, Trace(entry.sequence, entry.timestamp), is_appended=False)
 
     def _add_trace(self, tp: TopicPartition, offset: int, trace: Trace, *, is_appended: bool = True) -> None:
-        if tp in self.of and tp.topic not in self._created:
+        if tp in self.by_partition and tp.topic not in self._created_topics:
             if is_appended:
-                self._first[tp] = offset
+                self._first_offsets[tp] = offset
             # A newer entry has merged the batch into another one of the same first offset.
-            self.of[tp].setdefault(offset, trace)
+            self.by_partition[tp].setdefault(offset, trace)
 
 
 def log_lines(

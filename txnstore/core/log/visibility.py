@@ -69,21 +69,21 @@ def is_open(partition: Partition, batch: Batch) -> bool:
 class aborted_batches:  # noqa: N801 - used as a function that keeps its index
     """Predicate: whether a batch belongs to an aborted transaction (CON-02, CON-03, LSO-07)."""
 
-    __slots__ = ("_firsts", "_lasts")
+    __slots__ = ("_first_offsets", "_last_offsets")
 
     def __init__(self, partition: Partition) -> None:
-        self._firsts: dict[int, list[int]] = {}
-        self._lasts: dict[int, list[int]] = {}
+        self._first_offsets: dict[int, list[int]] = {}
+        self._last_offsets: dict[int, list[int]] = {}
         for entry in partition.aborted:
-            self._firsts.setdefault(entry.producer_id, []).append(entry.first_offset)
-            self._lasts.setdefault(entry.producer_id, []).append(entry.last_offset)
+            self._first_offsets.setdefault(entry.producer_id, []).append(entry.first_offset)
+            self._last_offsets.setdefault(entry.producer_id, []).append(entry.last_offset)
 
     def __call__(self, batch: Batch) -> bool:
-        if not batch.transactional or batch.producer_id not in self._firsts:
+        if not batch.transactional or batch.producer_id not in self._first_offsets:
             return False
         # The transactions of a producer do not overlap, so their ranges ascend and at most one contains the batch.
-        index = bisect_right(self._firsts[batch.producer_id], batch.base_offset) - 1
-        return index >= 0 and batch.base_offset <= self._lasts[batch.producer_id][index]
+        index = bisect_right(self._first_offsets[batch.producer_id], batch.base_offset) - 1
+        return index >= 0 and batch.base_offset <= self._last_offsets[batch.producer_id][index]
 
 
 def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation, offset: int) -> None:

@@ -228,14 +228,14 @@ class _Cursor:
         self._bytes = bytes_
         self._ends = ends
         self.positions = positions
-        self.broken: _Bools = np.zeros(len(positions), np.bool_)
+        self.is_broken: _Bools = np.zeros(len(positions), np.bool_)
 
     def numbers(self, max_bytes: int = _VARINT) -> _Int64:
         """Read a number of at most ``max_bytes`` bytes."""
-        self.broken |= self.positions >= self._ends
+        self.is_broken |= self.positions >= self._ends
         numbers, self.positions, too_long = _varints(self._bytes, np.minimum(self.positions, self._ends), max_bytes)
         if too_long.size:
-            self.broken[too_long] = True
+            self.is_broken[too_long] = True
         return numbers
 
     def cells(self) -> _Cells:
@@ -243,7 +243,7 @@ class _Cursor:
         lengths = self.numbers()
         starts = np.minimum(self.positions, self._ends)
         room = self._ends - starts
-        self.broken |= lengths > room
+        self.is_broken |= lengths > room
         self.positions = starts + np.minimum(np.maximum(lengths, 0), room)
         return starts, np.minimum(lengths, room)
 
@@ -280,25 +280,27 @@ class _Records:
         header_counts = cursor.numbers()
         room = ends - cursor.positions
         # A header has at least two bytes.
-        cursor.broken |= (
+        cursor.is_broken |= (
             (lengths < 0) | (header_counts < 0) | np.where(header_counts == 0, room != 0, 2 * header_counts > room)
         )
-        header_counts[cursor.broken] = 0
+        header_counts[cursor.is_broken] = 0
         #: Rows of batches with too many headers.
-        self._too_many_headers = np.repeat(np.add.reduceat(header_counts, self._first_rows[:-1]) > MAX_RECORDS, counts)
-        rows = np.flatnonzero((header_counts > 0) & ~self._too_many_headers)
+        self._has_too_many_headers = np.repeat(
+            np.add.reduceat(header_counts, self._first_rows[:-1]) > MAX_RECORDS, counts
+        )
+        rows = np.flatnonzero((header_counts > 0) & ~self._has_too_many_headers)
         self._headers = _Headers(data, rows, cursor.positions[rows], ends[rows], header_counts[rows])
-        cursor.broken[rows] = self._headers.broken
+        cursor.is_broken[rows] = self._headers.is_broken
         #: Rows whose fields do not fit the record.
-        self._broken = cursor.broken
+        self._is_broken = cursor.is_broken
 
-        self._wrong_offsets = offsets != np.arange(len(marks)) - np.repeat(self._first_rows[:-1], counts)
+        self._has_wrong_offset = offsets != np.arange(len(marks)) - np.repeat(self._first_rows[:-1], counts)
         # All records of a batch with the time of the append have that time, whatever they say.
         bases = [batch.max_timestamp if batch.has_append_time else batch.base_timestamp for batch in batches]
         if any(batch.has_append_time for batch in batches):
             deltas[np.repeat([batch.has_append_time for batch in batches], counts)] = 0
         self._times = np.repeat(np.array(bases, np.int64), counts) + deltas
-        self._keyless = np.repeat([payload.number in keyed_batches for payload in payloads], counts) & (
+        self._is_keyless = np.repeat([payload.number in keyed_batches for payload in payloads], counts) & (
             self._keys[1] < 0
         )
 
@@ -306,13 +308,13 @@ class _Records:
         """The errors of refused batches, by index in the sequence."""
         wrong_times = (self._times < -1) | (self._times > MAX_TIMESTAMP)
         checks: list[tuple[_Bools, type[BatchError], str]] = [
-            (self._too_many_headers, BatchTooLargeError, f"it is of a batch with more than {MAX_RECORDS} headers"),
-            (self._broken, InvalidBatchError, "its fields do not fit its length"),
-            (self._wrong_offsets, InvalidBatchError, "its offset does not count from that of the first record"),
-            (self._keyless, InvalidBatchError, "it has no key, and the topic is compacted by key"),
+            (self._has_too_many_headers, BatchTooLargeError, f"it is of a batch with more than {MAX_RECORDS} headers"),
+            (self._is_broken, InvalidBatchError, "its fields do not fit its length"),
+            (self._has_wrong_offset, InvalidBatchError, "its offset does not count from that of the first record"),
+            (self._is_keyless, InvalidBatchError, "it has no key, and the topic is compacted by key"),
             (wrong_times, InvalidTimestampError, "its timestamp is not in the years 1970 to 9999"),
         ]
-        if not self._broken.any():
+        if not self._is_broken.any():
             checks.append(
                 (
                     self._headers.rows_with_invalid_names(len(wrong_times)),
@@ -358,18 +360,18 @@ class _Headers:
         self._rows = rows
         self._counts = counts
         #: Of the rows those whose headers do not fit the record.
-        self.broken: _Bools = np.zeros(len(rows), np.bool_)
+        self.is_broken: _Bools = np.zeros(len(rows), np.bool_)
         #: The first header of each row, and the number of all.
         first_headers = np.concatenate(([0], np.cumsum(counts)))
         #: Place and length of the name, place and length of the value of each header.
-        self._places = np.zeros((4, int(first_headers[-1])), np.int64)
+        self._header_cells = np.zeros((4, int(first_headers[-1])), np.int64)
         self._read_bulk(np.frombuffer(data, np.uint8), starts.copy(), ends, first_headers)
         for row in np.flatnonzero(counts > _MAX_BULK_HEADERS).tolist():
             places = _header_places(data, int(starts[row]), int(ends[row]), int(counts[row]))
             if places is None:
-                self.broken[row] = True
+                self.is_broken[row] = True
             else:
-                self._places[:, first_headers[row] : first_headers[row + 1]] = np.array(places).reshape(-1, 4).T
+                self._header_cells[:, first_headers[row] : first_headers[row + 1]] = np.array(places).reshape(-1, 4).T
 
     def _read_bulk(self, bytes_: _Bytes, positions: _Int64, ends: _Int64, first_headers: _Int64) -> None:
         """Read the headers of rows with few: the first one of all rows, then the second ones, and so on."""
@@ -379,18 +381,18 @@ class _Headers:
             rows = rows[self._counts[rows] > number]
             cursor = _Cursor(bytes_, positions[rows], ends[rows])
             header_indexes = first_headers[rows] + number
-            self._places[0, header_indexes], self._places[1, header_indexes] = names = cursor.cells()
-            self._places[2, header_indexes], self._places[3, header_indexes] = cursor.cells()
+            self._header_cells[0, header_indexes], self._header_cells[1, header_indexes] = names = cursor.cells()
+            self._header_cells[2, header_indexes], self._header_cells[3, header_indexes] = cursor.cells()
             positions[rows] = cursor.positions
-            self.broken[rows] |= cursor.broken | (names[1] < 0)
-        self.broken[bulk_rows] |= positions[bulk_rows] != ends[bulk_rows]
+            self.is_broken[rows] |= cursor.is_broken | (names[1] < 0)
+        self.is_broken[bulk_rows] |= positions[bulk_rows] != ends[bulk_rows]
 
     def rows_with_invalid_names(self, count: int) -> _Bools:
         """A mask over ``count`` rows: whether a header's name is no UTF-8."""
         is_wrong = np.zeros(count, np.bool_)
         if not len(self._rows):
             return is_wrong
-        names = _binary_columns(self._data, (self._places[0], self._places[1]))[0]
+        names = _binary_columns(self._data, (self._header_cells[0], self._header_cells[1]))[0]
         try:
             names.cast(pa.string())
         except pa.ArrowInvalid:
@@ -403,7 +405,7 @@ class _Headers:
         if not len(self._rows):
             return pa.nulls(count, HEADERS)
         names, values = _binary_columns(
-            self._data, (self._places[0], self._places[1]), (self._places[2], self._places[3])
+            self._data, (self._header_cells[0], self._header_cells[1]), (self._header_cells[2], self._header_cells[3])
         )
         counts = np.zeros(count, np.int32)
         counts[self._rows] = self._counts

@@ -42,8 +42,8 @@ class BatchTransaction:
     def __init__(self, frame: DataFrame, batch_id: int, options: SinkOptions) -> None:
         self.frame, self.batch_id = frame, batch_id
         self._options = options
-        self._uploaded: list[NewBatch] = []
-        self._open = True
+        self._uploaded_batches: list[NewBatch] = []
+        self._is_open = True
 
     def append(self, frame: DataFrame, topic: str | None = None) -> None:
         """Append a frame to a topic, or to the topics in its column ``_topic``. Runs a Spark job that uploads it.
@@ -60,7 +60,7 @@ class BatchTransaction:
             SchemaMismatchError: The topic does not take these columns.
             InvalidConfigError: Spark's Python workers do not find txnstore.
         """
-        if not self._open:
+        if not self._is_open:
             msg = f"micro-batch {self.batch_id} has ended: append inside of the function"
             raise InvalidTxnStateError(msg)
         check_workers(frame.sparkSession)
@@ -79,12 +79,12 @@ class BatchTransaction:
             yield pa.record_batch([pa.array([pickle.dumps(uploads)])], names=[_UPLOADED])
 
         for row in frame.mapInArrow(upload, f"{_UPLOADED} binary").collect():
-            self._uploaded += with_min_upload_time(pickle.loads(row[0]), begun_at)  # noqa: S301 - from our own task
+            self._uploaded_batches += with_min_upload_time(pickle.loads(row[0]), begun_at)  # noqa: S301 - from our own task
 
     def end(self) -> tuple[NewBatch, ...]:
         """Return what was uploaded, and refuse further appends."""
-        self._open = False
-        return tuple(self._uploaded)
+        self._is_open = False
+        return tuple(self._uploaded_batches)
 
 
 def run(function: Callable[[BatchTransaction], object], options: SinkOptions, frame: DataFrame, batch_id: int) -> None:

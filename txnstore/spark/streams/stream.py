@@ -78,11 +78,11 @@ class Stream:
         self._options = options
         self._polling = PollingSchedule(options.poll_interval_ms)
         #: The position of a query without a checkpoint, once it was determined: a ``latest`` must not move.
-        self._initial: Position | None = None
+        self._initial_position: Position | None = None
         #: The last micro-batch that this process has planned, for versions of Spark that give no start.
-        self._last: Position | None = None
+        self._last_position: Position | None = None
         #: Where the trigger ``availableNow`` ends; None: the stream is endless.
-        self._target: dict[TopicPartition, int] | None = None
+        self._target_offsets: dict[TopicPartition, int] | None = None
         self._use_view(self._unblocked(connection.view(refresh=False)))
 
     @property
@@ -107,12 +107,12 @@ class Stream:
             UnknownTopicOrPartitionError: They name a partition that does not exist.
             UnstableOffsetCommitError: An open transaction has offsets of the group.
         """
-        if self._initial is None:
+        if self._initial_position is None:
             starts, group, logs = self._start_offsets(), self._options.group, self._logs
             if group is not None:
                 starts = {**starts, **self._stored_or_commit(group, starts)}
-            self._initial = positions.initial_position(logs, starts, group)
-        return self._initial
+            self._initial_position = positions.initial_position(logs, starts, group)
+        return self._initial_position
 
     def position_after(self, position: Position, max_offsets: int | None = None) -> Position:
         """Return the micro-batch after a position; the position itself if there is nothing new.
@@ -123,7 +123,7 @@ class Stream:
         """
         self._check_store(position)
         step = self._next_step(position, max_offsets)
-        if self._target is None:  # Else the end is known, and nothing after it is read.
+        if self._target_offsets is None:  # Else the end is known, and nothing after it is read.
             idle = step.position == position
             now = self._connection.runtime.monotonic()
             if self._polling.is_due(now, idle=idle):
@@ -142,29 +142,29 @@ class Stream:
         Raises:
             OffsetOutOfRangeError: Records were deleted before the stream read them.
         """
-        if self._last is None:
+        if self._last_position is None:
             try:
-                self._last = self.initial_position()
+                self._last_position = self.initial_position()
             except (OffsetOutOfRangeError, UnknownTopicOrPartitionError, UnstableOffsetCommitError):
                 # Of no matter to a query that has read beyond; for a new one, Spark asks for the initial position next.
                 starts = {tp: log.start for tp, log in self._logs.partitions.items()}
-                self._last = positions.initial_position(self._logs, starts, self._options.group)
-        step = self.position_after(self._last)
+                self._last_position = positions.initial_position(self._logs, starts, self._options.group)
+        step = self.position_after(self._last_position)
         if step.start != step.end:  # Equal ones are the mark of an initial position.
-            self._last = step
-        return self._last
+            self._last_position = step
+        return self._last_position
 
     def stop_at_current_end(self) -> None:
         """Read no further than what exists now (Spark's trigger ``availableNow``)."""
         self._refresh()
-        self._target = self._logs.limits
+        self._target_offsets = self._logs.limits
 
     def limits(self) -> Offsets:
         """Return the offsets up to which records can be read, as of the last look."""
         return self._logs.limits
 
     def _next_step(self, position: Position, max_offsets: int | None) -> Step:
-        return positions.next_step(position, self._logs, until=self._target, max_offsets=max_offsets)
+        return positions.next_step(position, self._logs, until=self._target_offsets, max_offsets=max_offsets)
 
     def _start_offsets(self) -> dict[TopicPartition, int]:
         """Return where a new query starts in each partition, by the options."""
@@ -215,7 +215,7 @@ class Stream:
 
     def plan_without_start(self, start: Position, end: Position) -> list[SliceGroup]:
         """Plan a micro-batch whose start was unknown when its end was given: see :meth:`next_without_start`."""
-        self._last = end
+        self._last_position = end
         if start == end or start.start == start.end:
             return self.plan(start, end)  # The first micro-batch: its start is stored with its end.
         self._check_store(start)

@@ -77,12 +77,12 @@ class SegmentRouter:
     ) -> None:
         self._objects, self._runtime = objects, runtime
         self._topics, self._only_topic = topics, only_topic
-        self._sticky = first_partition
+        self._sticky_partition = first_partition
         self._segment_bytes, self._buffer_bytes = segment_bytes, buffer_bytes
         self._chunk = _RowBuffer()
         self._chunk_rows = 0
         self._buffers: dict[TopicPartition, _RowBuffer] = {}
-        self._uploading: deque[Future[NewBatch]] = deque()
+        self._uploads: deque[Future[NewBatch]] = deque()
         self._uploaded_batches: list[NewBatch] = []
         self._pool = Workers(_UPLOADS, "txnstore-write")
 
@@ -100,8 +100,8 @@ class SegmentRouter:
         self._route_chunk()
         for tp in sorted(self._buffers):
             self._upload(tp)
-        while self._uploading:
-            self._uploaded_batches.append(self._uploading.popleft().result())
+        while self._uploads:
+            self._uploaded_batches.append(self._uploads.popleft().result())
         return tuple(self._uploaded_batches)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class SegmentRouter:
             return
         for writer, rows in self._split_by_topic(pa.concat_tables(tables)):
             self._route_rows(writer, rows)
-        self._sticky += 1
+        self._sticky_partition += 1
         while sum(buffer.size for buffer in self._buffers.values()) > self._buffer_bytes:
             self._upload(max(self._buffers, key=lambda tp: self._buffers[tp].size))
 
@@ -151,7 +151,7 @@ class SegmentRouter:
             numbers = partition_array(key_bytes(table[column], column), count)
         else:
             numbers = np.full(table.num_rows, -1, np.int32)
-        numbers = np.where(numbers < 0, np.int32(self._sticky % count), numbers)
+        numbers = np.where(numbers < 0, np.int32(self._sticky_partition % count), numbers)
         if explicit_column is None:
             return numbers
         explicit_numbers = _explicit_partitions(explicit_column, writer)
@@ -160,10 +160,10 @@ class SegmentRouter:
     def _upload(self, tp: TopicPartition) -> None:
         """Upload a partition's rows in the background; wait while too many uploads are in flight."""
         table = pa.concat_tables(self._buffers.pop(tp).tables)
-        while len(self._uploading) >= _UPLOADS:
-            self._uploaded_batches.append(self._uploading.popleft().result())
+        while len(self._uploads) >= _UPLOADS:
+            self._uploaded_batches.append(self._uploads.popleft().result())
         writer = self._topics[tp.topic]
-        self._uploading.append(self._pool.submit(upload, self._objects, self._runtime, writer, tp, table))
+        self._uploads.append(self._pool.submit(upload, self._objects, self._runtime, writer, tp, table))
 
 
 def _explicit_partitions(column: Any, writer: TopicWriter) -> npt.NDArray[np.int32]:

@@ -64,7 +64,7 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         with open_to_write(options.location) as connection:
             self._only_topic = options.topic
-            self._ignored = IGNORED if options.ignore_system_columns else ()
+            self._ignored_columns = IGNORED if options.ignore_system_columns else ()
             self._topics = find_topics(connection, options, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
             self._job = jobs.begin(connection, options.transactional_id, options.versions, ids)
@@ -81,7 +81,9 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
         check_no_table(context)
         first_partition = context.partitionId() if context is not None else 0
         return Uploaded(
-            upload_rows(self._location, self._topics, self._only_topic, iterator, first_partition, self._ignored)
+            upload_rows(
+                self._location, self._topics, self._only_topic, iterator, first_partition, self._ignored_columns
+            )
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -152,33 +152,33 @@ class ClassicGroup:
         self._leader = ""
         self._members: dict[str, _Member] = {}
         #: The number of members that support each protocol.
-        self._supported = Counter[str]()
+        self._support_counts = Counter[str]()
         #: The member id of each static member, by instance id.
-        self._static: dict[str, str] = {}
+        self._static_ids: dict[str, str] = {}
         #: New members that have got their id, and until when they may join with it (KIP-394).
-        self._pending: dict[str, int] = {}
+        self._pending_until: dict[str, int] = {}
         #: The latest end of the join phase.
         self._join_at: int | None = None
         #: Of the first rebalance of an empty group: until when further members may extend it.
         self._extend_until: int | None = None
-        self._extended = False
+        self._is_extended = False
         #: The time at which members without a SyncGroup are removed, and their ids.
         self._sync_at: int | None = None
-        self._unsynced: set[str] = set()
+        self._unsynced_ids: set[str] = set()
         #: Whether the leader has assigned this generation, which is then stored.
-        self._assigned = False
+        self._has_assigned = False
         #: The generation in the chain, -1 if it has none, and the ids of its members.
-        self._stored = -1
+        self._stored_generation = -1
         self._stored_ids: frozenset[str] = frozenset()
-        self._storing: StoreGeneration | None = None
+        self._generation_to_store: StoreGeneration | None = None
         #: Answers to LeaveGroup that wait until the empty generation is stored.
-        self._leaving: list[Answer] = []
+        self._leave_answers: list[Answer] = []
         if stored_group is not None:
             self._restore(stored_group)
 
     def _restore(self, group: Group) -> None:
         """Take over a stored group: its members are stable, and their session timeouts begin now."""
-        self._stored = group.generation
+        self._stored_generation = group.generation
         self.generation = max(group.generation, 0)
         classic = group.classic
         if classic is None:
@@ -218,7 +218,7 @@ class ClassicGroup:
             self._respond(token, {"error_code": code, "member_id": request.member_id})
         elif not request.member_id:
             self._join_new(request, client_id, client_host, token)
-        elif request.member_id in self._pending:
+        elif request.member_id in self._pending_until:
             self._add(request, request.member_id, client_id, client_host, token)
         else:
             self._rejoin(request, self._members[request.member_id], token)
@@ -232,15 +232,15 @@ class ClassicGroup:
             self._respond(token, {"error_code": code})
             return self._take()
         member = self._members[request.member_id]
-        self._unsynced.discard(member.member_id)
+        self._unsynced_ids.discard(member.member_id)
         if self.state is State.STABLE:
             self._respond(token, self._sync_response(member))
             return self._take()
         self._fail_sync(member, ErrorCode.rebalance_in_progress)  # a request that the client has given up
         member.sync = token
         # A repeated request of the leader must not change what is being stored.
-        if member.member_id == self._leader and not self._assigned:
-            self._assigned = True
+        if member.member_id == self._leader and not self._has_assigned:
+            self._has_assigned = True
             assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
             for member_of_group in self._members.values():
                 member_of_group.assignment = assignments.get(member_of_group.member_id, b"")
@@ -270,8 +270,8 @@ class ClassicGroup:
             self._rebalance(f"{count_before - len(self._members)} members left")
         else:
             self._complete_if_joined()
-        if self.state is State.EMPTY and self._storing is not None:
-            self._leaving.append(answer)
+        if self.state is State.EMPTY and self._generation_to_store is not None:
+            self._leave_answers.append(answer)
         else:
             self._actions.append(answer)
         return self._take()
@@ -284,8 +284,8 @@ class ClassicGroup:
         ]
         for member_id in expired_ids:
             self._remove(member_id)
-        for member_id in [member_id for member_id, until in self._pending.items() if until <= now]:
-            del self._pending[member_id]
+        for member_id in [member_id for member_id, until in self._pending_until.items() if until <= now]:
+            del self._pending_until[member_id]
         if expired_ids:
             self._rebalance(f"the sessions of {', '.join(expired_ids)} expired")
         else:
@@ -298,12 +298,13 @@ class ClassicGroup:
 
     def stored(self, now: int) -> Actions:
         """Continue after the generation of the last command was stored."""
-        assert self._storing is not None
+        assert self._generation_to_store is not None
         self._now = now
-        self._stored, self._stored_ids = self._storing.generation, _member_ids(self._storing)
-        self._storing = None
+        self._stored_generation = self._generation_to_store.generation
+        self._stored_ids = _member_ids(self._generation_to_store)
+        self._generation_to_store = None
         # The group may have another state by now. The generation is stored, but no member waits for it.
-        if self.state is State.COMPLETING_REBALANCE and self._stored == self.generation:
+        if self.state is State.COMPLETING_REBALANCE and self._stored_generation == self.generation:
             self.state = State.STABLE
             for member in self._members.values():
                 if member.sync is not None:
@@ -315,9 +316,9 @@ class ClassicGroup:
                 if member.member_id in self._stored_ids and member.join is not None:
                     self._respond_to_replacement(member)
         self._store_if_due()
-        if self._storing is None:
-            self._actions += self._leaving
-            self._leaving.clear()
+        if self._generation_to_store is None:
+            self._actions += self._leave_answers
+            self._leave_answers.clear()
         return self._take()
 
     def end(self, code: ErrorCode) -> Actions:
@@ -331,9 +332,9 @@ class ClassicGroup:
             is_id_stored = member.instance_id is None or member.member_id in self._stored_ids
             self._respond_to_join(member, {"error_code": code})
             self._fail_sync(member, code_of_member(code) if is_id_stored else ErrorCode.unknown_member_id)
-        for answer in self._leaving:
+        for answer in self._leave_answers:
             self._respond(answer.token, {"error_code": code_of_member(code)})
-        self._leaving.clear()
+        self._leave_answers.clear()
         return self._take()
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -342,7 +343,7 @@ class ClassicGroup:
     def deadline(self) -> int | None:
         """The time at which to call :meth:`tick`, if no input moves it; None if time changes nothing."""
         times = [member.expires_at for member in self._members.values() if not member.waits]
-        times += self._pending.values()
+        times += self._pending_until.values()
         times += (phase_end for phase_end in (self._join_at, self._sync_at) if phase_end is not None)
         return min(times, default=None)
 
@@ -354,12 +355,12 @@ class ClassicGroup:
     @property
     def is_idle(self) -> bool:
         """Whether the chain has the whole state, so that this machine can be forgotten."""
-        return self.state is State.EMPTY and not self._pending and self._storing is None
+        return self.state is State.EMPTY and not self._pending_until and self._generation_to_store is None
 
     @property
     def is_unknown(self) -> bool:
         """Whether the group has no members, and nothing of it is stored."""
-        return self.is_idle and self._stored < 0
+        return self.is_idle and self._stored_generation < 0
 
     def describe(self) -> Fields:
         """Describe the group for DescribeGroups and ListGroups; ``Dead`` if it is unknown.
@@ -410,13 +411,13 @@ class ClassicGroup:
         if not self._supports(request):
             return ErrorCode.inconsistent_group_protocol
         # The instance id of a pending member could be that of another one: only dynamic members are pending.
-        if request.member_id and (instance_id is not None or request.member_id not in self._pending):
+        if request.member_id and (instance_id is not None or request.member_id not in self._pending_until):
             return self._member_error(request.member_id, instance_id)
         return ErrorCode.none
 
     def _has_room_for(self, member_id: str, instance_id: str | None) -> bool:
         """Whether a member may join; a static member that returns replaces itself, which Kafka refuses if full."""
-        member = self._members.get(member_id or self._static.get(instance_id or "", ""))
+        member = self._members.get(member_id or self._static_ids.get(instance_id or "", ""))
         max_size = self._properties.group_max_size
         if self.state is State.EMPTY or len(self._members) < max_size:
             return True
@@ -430,13 +431,13 @@ class ClassicGroup:
         """Whether the group with this member still has a protocol that all members support."""
         if not self._members:
             return bool(request.protocol_type and request.protocols)
-        is_common = (self._supported[protocol.name] == len(self._members) for protocol in request.protocols)
+        is_common = (self._support_counts[protocol.name] == len(self._members) for protocol in request.protocols)
         return request.protocol_type == self._protocol_type and any(is_common)
 
     def _member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Return the code for a request with this member id and instance id: fenced, unknown, or NONE."""
         if instance_id is not None:
-            current_id = self._static.get(instance_id, "")
+            current_id = self._static_ids.get(instance_id, "")
             # FENCED_INSTANCE_ID ends a client, and the only one of its name must live: its newer id may have been lost
             # with its coordinator, before the id was stored. It gets another id. Kafka fences it.
             if current_id != member_id and _id_number(member_id, instance_id) < _id_number(current_id, instance_id):
@@ -449,7 +450,7 @@ class ClassicGroup:
         """Remove a member for which the group has no room."""
         if member_id in self._members:
             self._remove(member_id)
-        self._pending.pop(member_id, None)
+        self._pending_until.pop(member_id, None)
         self._complete_if_joined()
 
     def _join_new(self, request: JoinGroupRequest, client_id: str, client_host: str, token: Token) -> None:
@@ -457,21 +458,21 @@ class ClassicGroup:
         instance_id = _instance_id(request)
         if instance_id is not None:
             # The number orders the ids of one instance id, even if two coordinators have assigned them.
-            id_number = max(_id_number(self._static.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
+            id_number = max(_id_number(self._static_ids.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
             member_id = f"{_prefix(instance_id)}{id_number}-{self._new_id()}"
         else:
             member_id = f"{_prefix(client_id)}{self._new_id()}"
-        if instance_id is not None and instance_id in self._static:
+        if instance_id is not None and instance_id in self._static_ids:
             self._replace(request, member_id, client_id, client_host, token)
         elif instance_id is None and request.__version__ >= _REQUIRES_ID:
-            self._pending[member_id] = self._now + _milliseconds(request.session_timeout)
+            self._pending_until[member_id] = self._now + _milliseconds(request.session_timeout)
             self._respond(token, {"error_code": ErrorCode.member_id_required, "member_id": member_id})
         else:
             self._add(request, member_id, client_id, client_host, token)
 
     def _add(self, request: JoinGroupRequest, member_id: str, client_id: str, client_host: str, token: Token) -> None:
         """Add a new member, the first one as leader, and begin a rebalance."""
-        self._pending.pop(member_id, None)
+        self._pending_until.pop(member_id, None)
         if not self._members:
             self._protocol_type = request.protocol_type
         member = _Member(
@@ -489,7 +490,7 @@ class ClassicGroup:
         )
         self._insert(member)
         self._leader = self._leader or member_id
-        self._extended = self._extend_until is not None
+        self._is_extended = self._extend_until is not None
         self._rebalance(_reason(f"{member_id} joined", request))
 
     def _rejoin(self, request: JoinGroupRequest, member: _Member, token: Token) -> None:
@@ -507,11 +508,11 @@ class ClassicGroup:
         self, request: JoinGroupRequest, member_id: str, client_id: str, client_host: str, token: Token
     ) -> None:
         """Give a static member that returns without its member id a new one; the old one is fenced (KIP-345)."""
-        old_member = self._members[self._static[_instance_id(request) or ""]]
+        old_member = self._members[self._static_ids[_instance_id(request) or ""]]
         refusal = {"error_code": ErrorCode.fenced_instance_id, "member_id": old_member.member_id}
         self._respond_to_join(old_member, refusal)
         self._fail_sync(old_member, ErrorCode.fenced_instance_id)
-        is_unsynced = old_member.member_id in self._unsynced
+        is_unsynced = old_member.member_id in self._unsynced_ids
         self._discard(old_member)
         member = replace(
             old_member,
@@ -525,7 +526,7 @@ class ClassicGroup:
         if self._leader == old_member.member_id:
             self._leader = member_id
         if is_unsynced:
-            self._unsynced.add(member_id)
+            self._unsynced_ids.add(member_id)
         self._update(member, request, token)
         self._renew(member, self._now)
         if self.state is State.STABLE and self._select_protocol() == self._protocol:
@@ -559,26 +560,26 @@ class ClassicGroup:
         """Begin the join phase."""
         for member in self._members.values():
             self._fail_sync(member, ErrorCode.rebalance_in_progress)
-        self._sync_at, self._assigned = None, False
-        self._unsynced.clear()
+        self._sync_at, self._has_assigned = None, False
+        self._unsynced_ids.clear()
         was_empty, self.state, self.reason = self.state is State.EMPTY, State.PREPARING_REBALANCE, reason
         self._join_at = self._now + self._rebalance_timeout_ms()
         if was_empty:
-            self._extend_until, self._extended = self._join_at, False
+            self._extend_until, self._is_extended = self._join_at, False
             self._join_at = self._now + self._properties.group_initial_rebalance_delay_ms
         self._complete_if_joined()
 
     def _complete_if_joined(self) -> None:
         """End the join phase early if all members have joined, and no more may come."""
-        if self.state is not State.PREPARING_REBALANCE or self._extend_until is not None or self._pending:
+        if self.state is not State.PREPARING_REBALANCE or self._extend_until is not None or self._pending_until:
             return
         if all(member.join is not None for member in self._members.values()):
             self._complete()
 
     def _end_join_phase(self) -> None:
         """End the join phase when its time has passed; extend that of a new group while members join."""
-        if self._extended and self._extend_until is not None and self._now < self._extend_until:
-            self._extended = False
+        if self._is_extended and self._extend_until is not None and self._now < self._extend_until:
+            self._is_extended = False
             self._join_at = min(self._now + self._properties.group_initial_rebalance_delay_ms, self._extend_until)
         else:
             self._complete()
@@ -601,7 +602,7 @@ class ClassicGroup:
         if self._leader not in joined_ids:
             self._leader = joined_ids[0]
         self.state, self._protocol = State.COMPLETING_REBALANCE, self._select_protocol()
-        self._unsynced = set(self._members)
+        self._unsynced_ids = set(self._members)
         self._sync_at = self._now + self._rebalance_timeout_ms()
         for member in self._members.values():
             member.is_new = False
@@ -611,9 +612,9 @@ class ClassicGroup:
     def _end_sync_phase(self) -> None:
         """Remove the members that have joined, but sent no SyncGroup in time."""
         self._sync_at = None
-        if self._unsynced:
-            names = ", ".join(sorted(self._unsynced))
-            for member_id in [*self._unsynced]:
+        if self._unsynced_ids:
+            names = ", ".join(sorted(self._unsynced_ids))
+            for member_id in [*self._unsynced_ids]:
                 self._remove(member_id)
             self._prepare(f"no SyncGroup came from {names}")
 
@@ -623,7 +624,7 @@ class ClassicGroup:
         On a tie, the one voted for first.
         """
         votes = Counter(
-            next(name for name, _ in member.protocols if self._supported[name] == len(self._members))
+            next(name for name, _ in member.protocols if self._support_counts[name] == len(self._members))
             for member in self._members.values()
         )
         return votes.most_common(1)[0][0]
@@ -648,11 +649,11 @@ class ClassicGroup:
 
     def _leave(self, requested_id: str, instance_id: str | None) -> Fields:
         """Remove a member that leaves; an administrator gives only its instance id."""
-        member_id, code = requested_id or self._static.get(instance_id or "", ""), ErrorCode.none
-        if member_id not in self._pending:
+        member_id, code = requested_id or self._static_ids.get(instance_id or "", ""), ErrorCode.none
+        if member_id not in self._pending_until:
             code = self._member_error(member_id, instance_id)
         if not code:
-            self._pending.pop(member_id, None)
+            self._pending_until.pop(member_id, None)
             self._remove(member_id)
         return {"member_id": requested_id, "group_instance_id": instance_id, "error_code": code}
 
@@ -660,11 +661,11 @@ class ClassicGroup:
 
     def _store_if_due(self) -> None:
         """Store the state that the chain lacks, unless a generation is being stored."""
-        if self._storing is not None:
+        if self._generation_to_store is not None:
             return
         match self.state:
             case State.COMPLETING_REBALANCE:
-                is_due = self._assigned
+                is_due = self._has_assigned
             case State.STABLE:  # a static member waits for its new member id
                 is_due = any(member.join is not None for member in self._members.values())
             case State.EMPTY:
@@ -672,10 +673,10 @@ class ClassicGroup:
             case _:
                 is_due = False
         if is_due:
-            replaced_ids = self._stored_ids - set(self._members) if self.generation == self._stored else ()
-            self._storing = StoreGeneration(
+            replaced_ids = self._stored_ids - set(self._members) if self.generation == self._stored_generation else ()
+            self._generation_to_store = StoreGeneration(
                 self.name,
-                self._stored,
+                self._stored_generation,
                 self.generation,
                 self._protocol_type or None,
                 self._protocol or None,
@@ -683,22 +684,22 @@ class ClassicGroup:
                 tuple(member.stored(self._protocol) for member in self._members.values()),
                 replaces=tuple(sorted(replaced_ids)),
             )
-            self._actions.append(self._storing)
+            self._actions.append(self._generation_to_store)
 
     # --- members and answers ------------------------------------------------------------------------------------------
 
     def _insert(self, member: _Member) -> None:
         self._members[member.member_id] = member
-        self._supported.update(_protocol_names(member.protocols))
+        self._support_counts.update(_protocol_names(member.protocols))
         if member.instance_id is not None:
-            self._static[member.instance_id] = member.member_id
+            self._static_ids[member.instance_id] = member.member_id
 
     def _discard(self, member: _Member) -> None:
         del self._members[member.member_id]
-        self._supported.subtract(_protocol_names(member.protocols))
+        self._support_counts.subtract(_protocol_names(member.protocols))
         if member.instance_id is not None:
-            del self._static[member.instance_id]
-        self._unsynced.discard(member.member_id)
+            del self._static_ids[member.instance_id]
+        self._unsynced_ids.discard(member.member_id)
 
     def _remove(self, member_id: str) -> None:
         """Remove a member, and fail its waiting requests so that a live client joins again."""
@@ -713,9 +714,9 @@ class ClassicGroup:
 
     def _update(self, member: _Member, request: JoinGroupRequest, token: Token) -> None:
         """Replace the protocols and timeouts of a member by those of a JoinGroup, which waits for its response now."""
-        self._supported.subtract(_protocol_names(member.protocols))
+        self._support_counts.subtract(_protocol_names(member.protocols))
         member.protocols = _protocols(request)
-        self._supported.update(_protocol_names(member.protocols))
+        self._support_counts.update(_protocol_names(member.protocols))
         member.session_timeout_ms = _milliseconds(request.session_timeout)
         member.rebalance_timeout_ms = _join_timeout_ms(request)
         # The client has given up the earlier request; Kafka never answers it.
