@@ -280,7 +280,7 @@ def test_finished_background_work_is_not_kept(clock: ManualClock) -> None:
     for number in range(20):
         with store.producer(f"id-{number}").transaction() as txn:
             txn.send("t", b"1", partition=number % PARTITIONS)
-    assert connection_of(store).coordinator.completions._running == {}
+    assert connection_of(store).coordinator.completions._work_by_id == {}
 
 
 @pytest.mark.parametrize("off", [YEAR, 0, -8 * DAY], ids=["year-ahead", "right", "8-days-behind"])
