@@ -64,16 +64,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         "foreign": plan.foreign,
     }
     if dry_run or not plan.opens:
-        if dry_run:
-            verb = "would be"
-        elif len(plan.repairs) == 1:
-            verb = "was"
-        else:
-            verb = "were"
-        text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
-        app.out.result(text, **outcome, dry_run=dry_run)
-        app.out.foreign(plan.foreign)
-        return 1 if plan.lost or plan.foreign or (dry_run and plan.repairs) else 0
+        return _show_repairs(app, plan, outcome, dry_run=dry_run)
     with app.open() as store, app.progress("recovering"):
         report = store.recover()
     text = (
@@ -87,6 +78,20 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         app.out.error(f"{name} could not be completed: {reason}")
     app.out.foreign(plan.foreign)
     return 1 if report.failed or plan.lost or plan.foreign else 0
+
+
+def _show_repairs(app: App, plan: RepairPlan, outcome: dict[str, Any], *, dry_run: bool) -> int:
+    """Print the outcome without a recovery, and return the exit status."""
+    if dry_run:
+        verb = "would be"
+    elif len(plan.repairs) == 1:
+        verb = "was"
+    else:
+        verb = "were"
+    text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
+    app.out.result(text, **outcome, dry_run=dry_run)
+    app.out.foreign(plan.foreign)
+    return 1 if plan.lost or plan.foreign or (dry_run and plan.repairs) else 0
 
 
 def _confirm(plan: RepairPlan, *, yes: bool) -> None:

@@ -58,8 +58,8 @@ class Gateway:
     """A gateway on a store; made and used in one event loop.
 
     Args:
-        bound: The socket to listen on.
-        advertised: The address and the port that clients connect to; None: those of the socket.
+        listener: The socket to listen on.
+        advertised_address: The address and the port that clients connect to; None: those of the socket.
         peers: The addresses of all gateways of the store, in the same order at each of them, this one included; empty:
             there is only this one.
         security: How clients are known, and whether connections are encrypted.
@@ -69,23 +69,23 @@ class Gateway:
         self,
         connection: Connection,
         properties: Properties,
-        bound: socket.socket,
-        advertised: tuple[str, int] | None = None,
+        listener: socket.socket,
+        advertised_address: tuple[str, int] | None = None,
         peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
     ) -> None:
-        self._listener, self._tls, self._url = bound, security.tls, redact(connection.url)
+        self._listener, self._tls, self._url = listener, security.tls, redact(connection.url)
         self._failures = 0
         self._taking_over: asyncio.Task[None] | None = None
         self._log_task: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
-        host, port = advertised or bound.getsockname()[:2]
+        host, port = advertised_address or listener.getsockname()[:2]
         nodes = [Node(number, *address) for number, address in enumerate(peers or [(host, port)])]
-        own = next(node for node in nodes if (node.host, node.port) == (host, port))
+        own_node = next(node for node in nodes if (node.host, node.port) == (host, port))
         chains, encrypted = len(connection.chains), security.tls is not None
         self._peers = Peers(
-            nodes, own, chains, connection.store_id, encrypted=encrypted, on_change=self._on_peer_change
+            nodes, own_node, chains, connection.store_id, encrypted=encrypted, on_change=self._on_peer_change
         )
         self._commits = commits = Commits(connection, self._threads, self._freshness.publish_loaded)
         sessions = Sessions(self._freshness, commits)
@@ -290,21 +290,21 @@ def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) 
 async def run(
     connection: Connection,
     properties: Properties,
-    bound: socket.socket,
-    advertised: tuple[str, int] | None,
+    listener: socket.socket,
+    advertised_address: tuple[str, int] | None,
     peers: Sequence[tuple[str, int]],
     security: Security,
-    ready: Callable[[], None],
+    on_ready: Callable[[], None],
     metrics: tuple[socket.socket, Callable[[GatewayMetrics], str]] | None = None,
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second one ends the process at once.
 
     Args:
-        bound: The socket to listen on.
-        advertised: The address and the port that clients connect to; None: those of the socket.
+        listener: The socket to listen on.
+        advertised_address: The address and the port that clients connect to; None: those of the socket.
         peers: The addresses of all gateways of the store; empty: there is only this one.
         security: How clients are known, and whether connections are encrypted.
-        ready: Called when clients can connect.
+        on_ready: Called when clients can connect.
         metrics: The socket to serve metrics on, and what makes their text; None: they are not served.
     """
     loop, stop_signal = asyncio.get_running_loop(), asyncio.Event()
@@ -318,7 +318,7 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     limited_logger("asyncio")  # It logs errors of accepting connections, which clients can cause.
-    gateway = Gateway(connection, properties, bound, advertised, peers, security)
+    gateway = Gateway(connection, properties, listener, advertised_address, peers, security)
     metrics_server: MetricsServer | None = None
     try:
         await asyncio.to_thread(_check_writes, connection)
@@ -326,7 +326,7 @@ async def run(
         if metrics is not None:
             metrics_server = MetricsServer(lambda: metrics[1](gateway.metrics()))
             await metrics_server.listen(metrics[0])
-        ready()
+        on_ready()
         await stop_signal.wait()
     finally:
         await gateway.close()

@@ -74,7 +74,7 @@ class Peers:
 
     Args:
         nodes: All gateways, this one included.
-        own: This gateway, one of them.
+        own_node: This gateway, one of them.
         chains: The number of chains of the store.
         encrypted: Whether the gateways listen with TLS.
         on_change: Called when a peer has begun or ceased to answer.
@@ -83,18 +83,18 @@ class Peers:
     def __init__(
         self,
         nodes: Sequence[Node],
-        own: Node,
+        own_node: Node,
         chains: int,
         store_id: str,
         *,
         encrypted: bool,
         on_change: Callable[[], None],
     ) -> None:
-        self.own = own
+        self.own = own_node
         #: All gateways, whether they live or not.
         self.nodes = tuple(nodes)
         self.chains = chains
-        self._other_nodes = [node for node in nodes if node != own]
+        self._other_nodes = [node for node in nodes if node != own_node]
         self._request = _identity_request(store_id)
         self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
@@ -107,7 +107,7 @@ class Peers:
         self._last_contacts: dict[Node, float] = {}
         self._ask_task: asyncio.Task[None] | None = None
         #: The gateways that live, by their place.
-        self.live: tuple[Node, ...] = (own,)
+        self.live: tuple[Node, ...] = (own_node,)
 
     async def start(self) -> None:
         """Ask all peers once, then every second.

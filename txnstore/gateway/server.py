@@ -184,12 +184,12 @@ class Server:
         #: Encodes large responses, one at a time, because one of 100,000 partitions takes much memory meanwhile.
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="gateway responses")
 
-    async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Start to listen on a bound socket."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Stream(self._scratch, self._connected),
-            sock=bound,
+            sock=listener,
             ssl=tls,
             backlog=1024,
             ssl_handshake_timeout=_TLS_TIMEOUT if tls is not None else None,

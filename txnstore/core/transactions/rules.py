@@ -208,11 +208,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         msg = "only a transactional producer joins a transaction"
         raise InvalidTxnStateError(msg)
     txn = draft.state.transactions[transactional_id]
-    if txn.state in DECIDED:
-        raise still_ending_error(txn)
-    if txn.is_prepared and (command.batches or command.offsets or isinstance(command, Append)):
-        msg = f"transaction {transactional_id!r} is prepared for an external coordinator and takes no more data"
-        raise InvalidTxnStateError(msg)
+    _check_takes_data(txn, command)
     joining_tps = {batch.tp for batch in command.batches}
     groups = {offsets.group for offsets in command.offsets if offsets.offsets}
     topic_ids: dict[str, str] = {}
@@ -251,6 +247,15 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         )
     for offsets in command.offsets:
         commit_offsets(draft, offsets, identity)
+
+
+def _check_takes_data(txn: Transaction, command: Append | EndTxn) -> None:
+    """Check that the transaction of an id is completed or open, and not prepared if the command has data for it."""
+    if txn.state in DECIDED:
+        raise still_ending_error(txn)
+    if txn.is_prepared and (command.batches or command.offsets or isinstance(command, Append)):
+        msg = f"transaction {txn.transactional_id!r} is prepared for an external coordinator and takes no more data"
+        raise InvalidTxnStateError(msg)
 
 
 def ends(command: EndTxn, state: State) -> list[Right]:
