@@ -37,16 +37,16 @@ def foreign_pages(
     Args:
         stores: Only the stores of these ids; None: all.
     """
-    after = ""
+    last_key = ""
     while True:
-        page = objects.list(CHAINS, after, _PAGE)
+        page = objects.list(CHAINS, last_key, _PAGE)
         others = [item for item in page if store_of(item.key) not in (None, keys.store_id)]
         yield others if stores is None else [item for item in others if store_of(item.key) in stores]
         if len(page) < _PAGE:
             return
-        after = page[-1].key
+        last_key = page[-1].key
         for passed in (keys.chains, HINTS):
-            after = f"{passed}{_AFTER}" if after.startswith(passed) else after
+            last_key = f"{passed}{_AFTER}" if last_key.startswith(passed) else last_key
 
 
 def foreign_stores(objects: ObjectStore, keys: Keys) -> dict[str, ForeignStore]:
@@ -55,9 +55,9 @@ def foreign_stores(objects: ObjectStore, keys: Keys) -> dict[str, ForeignStore]:
     for page in foreign_pages(objects, keys):
         for item in page:
             store_id = store_of(item.key) or ""
-            counted = stores.get(store_id, ForeignStore())
-            youngest = max(counted.youngest_ms, item.modified_ms)
-            stores[store_id] = replace(counted, objects=counted.objects + 1, youngest_ms=youngest)
+            store = stores.get(store_id, ForeignStore())
+            youngest = max(store.youngest_ms, item.modified_ms)
+            stores[store_id] = replace(store, objects=store.objects + 1, youngest_ms=youngest)
     return stores
 
 

@@ -233,9 +233,11 @@ def _plan_deletion(view: View, tp: TopicPartition, offset: int) -> PartitionRete
 def _effect_of_log_start(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
     """Return what a partition loses when its log start moves up to ``start``."""
     log = view.log(tp) or Partition()
-    deleted = [batch for batch in log.batches.overlapping(0, start) if batch.limit <= start]
+    deleted_batches = [batch for batch in log.batches.overlapping(0, start) if batch.limit <= start]
     records = count_records(log, log.log_start, start)
-    return PartitionRetention(tp, log.log_start, start, len(deleted), records, sum(batch.size for batch in deleted))
+    return PartitionRetention(
+        tp, log.log_start, start, len(deleted_batches), records, sum(batch.size for batch in deleted_batches)
+    )
 
 
 def _delete_in_chains(

@@ -265,10 +265,10 @@ class _Merges:
 
     def _submit_all(self, commands: Sequence[Command]) -> list[Any]:
         """Commit commands with the next entry of this process, or after a moment with one of their own."""
-        queued = [self._chain.enqueue(command) for command in commands]
+        waiters = [self._chain.enqueue(command) for command in commands]
         self._parts.connection.runtime.sleep(LINGER)
         answers: list[Any] = []
-        for waiter in queued:
+        for waiter in waiters:
             try:
                 answers.append(self._chain.commit_queued(waiter))
             except TxnStoreError as error:

@@ -294,8 +294,8 @@ class _Range:
 def _sums_of_parts(table: pa.Table, stays: npt.NDArray[np.bool_]) -> ConservedSums:
     """The sums of the rows of a table, of those that go, and of those that stay."""
     hashes, sizes = row_hashes(table)
-    removed, added = total_sums(hashes[~stays], sizes[~stays]), total_sums(hashes[stays], sizes[stays])
-    return ConservedSums(total_sums(hashes, sizes), removed, (added,))
+    removed_sums, added_sums = total_sums(hashes[~stays], sizes[~stays]), total_sums(hashes[stays], sizes[stays])
+    return ConservedSums(total_sums(hashes, sizes), removed_sums, (added_sums,))
 
 
 def _range_of(table: pa.Table, sums: Future[ConservedSums]) -> _Range:

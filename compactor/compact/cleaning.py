@@ -135,23 +135,23 @@ def _replace(
 ) -> CleanResult:
     """Upload the records that stay, then replace the sources and move the checkpoint with one entry."""
 
-    def command(done: Cleaned) -> ReplaceSegments:
+    def command(cleaned: Cleaned) -> ReplaceSegments:
         return ReplaceSegments(
             plan.tp,
-            plan.removed if done.changed else (),
-            tuple(done.added),
+            plan.removed if cleaned.changed else (),
+            tuple(cleaned.added),
             started,
             clean_until=plan.clean_until,
             past_hw=plan.past_hw,
-            sums=done.sums,
+            sums=cleaned.sums,
             revision=plan.revision,
         )
 
     try:
-        done = replacements.replace(topic, plan, upload, command)
+        cleaned = replacements.replace(topic, plan, upload, command)
     except CompactionConflictError as error:
         _LOG.info("clean had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return CleanResult(plan, conflict=True)
-    counts = {"superseded": done.superseded, "tombstones": done.tombstones, "clean_until": plan.clean_until}
+    counts = {"superseded": cleaned.superseded, "tombstones": cleaned.tombstones, "clean_until": plan.clean_until}
     _LOG.info("cleaned", extra={"partition": str(plan.tp), **counts})
-    return CleanResult(plan, done)
+    return CleanResult(plan, cleaned)

@@ -196,10 +196,10 @@ class _Compaction:
         planned = self._expected_results(scope, retained)
         if dry_run:
             return CompactionReport(tuple(planned.values()), dry_run, retained)
-        results, held = self._compact_leased(tuple(planned.values()), name)
+        results, held_count = self._compact_leased(tuple(planned.values()), name)
         if self._options.expire:
             expire_due(connection.chains, connection.runtime.clock())
-        report = CompactionReport(tuple(results.values()), dry_run, retained, held)
+        report = CompactionReport(tuple(results.values()), dry_run, retained, held_count)
         _log_report(report, len(self._failures))
         return report
 
@@ -220,20 +220,20 @@ class _Compaction:
         self, planned: Sequence[PartitionCompaction], name: str | None
     ) -> tuple[dict[TopicPartition, PartitionCompaction], int]:
         """Lease partitions that are due, and compact them; returns the results, and how many of them others hold."""
-        held = 0
+        held_count = 0
 
         def choose(others: frozenset[TopicPartition]) -> Collection[TopicPartition]:
-            nonlocal held
-            held = sum(item.tp in others for item in planned)
+            nonlocal held_count
+            held_count = sum(item.tp in others for item in planned)
             return self._options.choose(planned, others)
 
         connection = self._connection
         with CompactionLease(connection.objects, connection.keys, connection.runtime) as lease:
             leased = lease.take(choose) if planned else frozenset[TopicPartition]()
             if not leased:
-                return {}, held
+                return {}, held_count
             # Others may have compacted them and released their lease, or altered topics, since they were planned.
-            return self._compact_partitions(name, leased), held
+            return self._compact_partitions(name, leased), held_count
 
     def _compact_partitions(
         self, name: str | None, leased: Collection[TopicPartition]
@@ -317,14 +317,14 @@ class _Compaction:
                 yield (topic, plan, started), partial(_merge_one, topic=topic, plan=plan, memory=self._options.memory)
 
 
-def _log_report(report: CompactionReport, failed: int) -> None:
+def _log_report(report: CompactionReport, failure_count: int) -> None:
     counts = {
         "cleans": report.cleans,
         "superseded": report.superseded,
         "merges": report.merges,
         "records": report.records,
         "aborted": report.aborted,
-        "failed": failed,
+        "failed": failure_count,
     }
     _LOG.info("compacted", extra={**counts, "conflicts": report.conflicts})
 
@@ -377,12 +377,12 @@ def _unchanged_result(tp: TopicPartition, partition: Partition) -> PartitionComp
 def _with_cleans(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> PartitionCompaction:
     """The result with the cleans of the partition."""
     for item in cleans:
-        added = item.done.added
-        removed = item.plan.removed if item.done.changed else ()
-        sizes = [sum(batch.size for batch in batches) for batches in (added, removed)]
+        added_batches = item.done.added
+        removed_batches = item.plan.removed if item.done.changed else ()
+        sizes = [sum(batch.size for batch in batches) for batches in (added_batches, removed_batches)]
         result = replace(
             result,
-            segments_after=result.segments_after + len(added) - len(removed),
+            segments_after=result.segments_after + len(added_batches) - len(removed_batches),
             bytes_after=result.bytes_after + sizes[0] - sizes[1],
             aborted=result.aborted + (item.plan.aborted if item.done.changed else 0),
             bytes_read=result.bytes_read + item.plan.removed_bytes,
@@ -417,11 +417,11 @@ def _with_merge(
 ) -> PartitionCompaction:
     """Upload a merged segment and replace its sources; returns the result with it."""
     try:
-        added, _ = replacements.replace(topic, plan, upload, lambda merged: replacement(plan, merged, started))
+        added_batches, _ = replacements.replace(topic, plan, upload, lambda merged: replacement(plan, merged, started))
     except CompactionConflictError as error:
         _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)
-    return _with_replacement(result, plan, len(added), sum(batch.size for batch in added))
+    return _with_replacement(result, plan, len(added_batches), sum(batch.size for batch in added_batches))
 
 
 def _with_replacement(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:

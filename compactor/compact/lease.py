@@ -105,24 +105,24 @@ class CompactionLease:
 
     def _current_leases(self) -> tuple[int, frozenset[TopicPartition]]:
         """The largest number of a lease, and the partitions of those that are not over. Deletes the others."""
-        listed = {
+        objects_by_key = {
             item.key: item
             for item in self._objects.list(self._keys.leases)
             if 0 < (lease_number(item.key) or 0) < _NUMBER_LIMIT
         }
-        if not listed:
+        if not objects_by_key:
             return 0, frozenset()
         now_ms, expired_keys, held_partitions = self._objects.now_ms(), [], set[TopicPartition]()
-        for lease, key in self._read(listed):
+        for lease, key in self._read_leases(objects_by_key):
             # One from the future was written before the clock of the storage was set back: its age is unknown.
-            if abs(now_ms - listed[key].modified_ms) > lease.duration_ms:
+            if abs(now_ms - objects_by_key[key].modified_ms) > lease.duration_ms:
                 expired_keys.append(key)
             else:
                 held_partitions.update(lease.partitions)
         self._delete(expired_keys)
-        return max(lease_number(key) or 0 for key in listed), frozenset(held_partitions)
+        return max(lease_number(key) or 0 for key in objects_by_key), frozenset(held_partitions)
 
-    def _read(self, keys: Collection[str]) -> Iterator[tuple[LeaseDocument, str]]:
+    def _read_leases(self, keys: Collection[str]) -> Iterator[tuple[LeaseDocument, str]]:
         """The leases that can be read, with their keys; others hold nothing, and a vacuum deletes them."""
         for key in keys:
             try:

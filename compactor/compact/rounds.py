@@ -173,11 +173,11 @@ def _first_within_budget(free: list[PartitionCompaction], max_bytes: int | None)
 
     At least one, so that each large one has its turn.
     """
-    chosen: list[TopicPartition] = []
+    chosen_partitions: list[TopicPartition] = []
     size = 0
     for item in free[:_MAX_PARTITIONS]:
         size += item.bytes_read
-        if chosen and max_bytes is not None and size > max_bytes:
+        if chosen_partitions and max_bytes is not None and size > max_bytes:
             break
-        chosen.append(item.tp)
-    return chosen
+        chosen_partitions.append(item.tp)
+    return chosen_partitions

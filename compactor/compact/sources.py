@@ -84,18 +84,18 @@ def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:
 
 def in_blocks(tables: Iterable[pa.Table], min_bytes: int = _BLOCK_BYTES) -> Iterator[pa.Table]:
     """The rows in tables of at least ``_BLOCK_ROWS`` or ``min_bytes``, but for the last: each table costs time."""
-    waiting: list[pa.Table] = []
+    waiting_tables: list[pa.Table] = []
     rows = size = 0
     for table in tables:
-        waiting.append(table)
+        waiting_tables.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         del table  # Else it is in memory while the next one is decoded.
         if rows >= _BLOCK_ROWS or size >= min_bytes:
-            block, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
+            block, waiting_tables, rows, size = pa.concat_tables(waiting_tables), [], 0, 0
             yield block
             del block
     if rows:
-        yield pa.concat_tables(waiting)
+        yield pa.concat_tables(waiting_tables)
 
 
 def _in_parts(tables: Iterable[pa.Table], limit: int) -> Iterator[pa.Table]:

@@ -126,11 +126,11 @@ def _entry_time_findings(connection: Connection, view: View) -> Iterator[Finding
 
 def _checkpoint_finding(connection: Connection, state: State, hint: bytes | None) -> Finding | None:
     """Report a missing, damaged or old hint or checkpoint of a chain; None if all is well."""
-    where, key = f"chain {state.chain}", keys.latest(state.chain)
+    chain_name, key = f"chain {state.chain}", keys.latest(state.chain)
     if hint is None:
         if state.sequence < CHECKPOINT_EVERY:
             return None
-        message = f"{where} has {state.sequence:,} entries, but {key} is missing: every open lists all checkpoints"
+        message = f"{chain_name} has {state.sequence:,} entries, but {key} is missing: every open lists all checkpoints"
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
     try:
         document = decode(LatestDocument, key, hint)
@@ -149,7 +149,8 @@ def _checkpoint_finding(connection: Connection, state: State, hint: bytes | None
     if entries_since < _OVERDUE_INTERVALS * interval(state, CHECKPOINT_EVERY):
         return None
     message = (
-        f"{where} has {entries_since:,} entries since its newest checkpoint, which every process reads when it opens"
+        f"{chain_name} has {entries_since:,} entries since its newest checkpoint, which every process reads when it "
+        "opens"
     )
     return Finding("chains", "checkpoint", Severity.WARN, message, "txnstore checkpoint")
 

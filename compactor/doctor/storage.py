@@ -69,11 +69,11 @@ def _read_finding(connection: Connection) -> Finding:
 
 def _list_finding(connection: Connection) -> Finding:
     try:
-        listed = connection.objects.list(keys.STORE)
+        listed_objects = connection.objects.list(keys.STORE)
     except StorageError as error:
         message = f"objects cannot be listed, which vacuum, verify and recover need: {error}"
         return _finding("list", Severity.WARN, message)
-    if any(item.key == keys.STORE for item in listed) or read_if_there(connection.objects, keys.STORE) is None:
+    if any(item.key == keys.STORE for item in listed_objects) or read_if_there(connection.objects, keys.STORE) is None:
         return _finding("list", Severity.OK, "objects can be listed")
     return _finding("list", Severity.BAD, f"no list contains {keys.STORE}: vacuum and verify would miss objects")
 
@@ -98,13 +98,13 @@ def _delete_finding(connection: Connection) -> Finding:
 
 
 def _clock_finding(connection: Connection) -> Finding:
-    before = connection.runtime.clock()
+    time_before = connection.runtime.clock()
     try:
         storage_time = connection.objects.now_ms()
     except StorageError as error:
         return _finding("clock", Severity.NOTE, f"the clock of the storage cannot be read: {error}")
-    after = connection.runtime.clock()
-    ahead, behind = before - storage_time, storage_time - after
+    time_after = connection.runtime.clock()
+    ahead, behind = time_before - storage_time, storage_time - time_after
     if max(ahead, behind) < SKEW_MS:
         return _finding("clock", Severity.OK, "the clocks of this machine and of the storage agree")
     difference = f"{duration(ahead)} ahead of" if ahead > 0 else f"{duration(behind)} behind"

@@ -49,12 +49,12 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         return
     entries_behind, lag_ms = view.sequence - sum(cut.heads), view.timestamp - cut.timestamp
     severity = Severity.WARN if lag_ms > _LATE_MS else Severity.OK
-    where = (
+    lag_text = (
         f"{counted(entries_behind, 'entry', 'entries')} and {duration(lag_ms)} behind"
         if entries_behind > 0
         else "up to date"
     )
-    message = f"{counted(len(tables), 'table')} in cut {cut.number}, {where}"
+    message = f"{counted(len(tables), 'table')} in cut {cut.number}, {lag_text}"
     yield Finding("tables", "lag", severity, message, sync_command if severity is Severity.WARN else "")
     for name, table in sorted(tables.items()):
         for problem in name_problems(connection.objects, name, table):

@@ -97,15 +97,15 @@ class ChainRepairs:
         """Look at the hint and the boundaries, and read the checkpoints since the last boundary."""
         # The hint first: it is written after the objects that it names.
         hint = read_if_there(self._objects, keys.latest(self._chain))
-        listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
-        checkpoints = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
-        saved, newest_sound = self._read_newest_checkpoints(checkpoints, listed)
+        listed_keys = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
+        checkpoints = {sequence for key in listed_keys if (sequence := keys.checkpoint_sequence(key)) is not None}
+        saved, newest_sound = self._read_newest_checkpoints(checkpoints, listed_keys)
 
         hinted, hinted_boundary, damage = self._read_hint(hint, checkpoints)
         leftover = False
         if hinted and hinted not in saved:
             saved[hinted] = self._read_checkpoint(hinted)
-            leftover = saved[hinted] is None and self._is_leftover(hinted, newest_sound, listed)
+            leftover = saved[hinted] is None and self._is_leftover(hinted, newest_sound, listed_keys)
         hint_document = checkpoint.decode_hint(self._names, self._chain, hint)
         hinted_checkpoint = saved.get(hint_document.sequence)
         conflict = ""
@@ -135,7 +135,7 @@ class ChainRepairs:
         history_begins = max(ends, default=0)
         unread = {number for number in checkpoints - saved.keys() if number >= history_begins}
         for number in self._damaged_checkpoints(unread):
-            if not self._is_leftover(number, newest_sound, listed):
+            if not self._is_leftover(number, newest_sound, listed_keys):
                 saved[number] = None
 
         # An old hint is right as long as the entries after its checkpoint can be read.
@@ -147,7 +147,7 @@ class ChainRepairs:
             damage=damage,
             saved=dict(sorted(saved.items())),
             checkpoints=frozenset(checkpoints),
-            index={key: each[1] for key in sorted(listed) if (each := keys.index_range(key)) is not None},
+            index={key: each[1] for key in sorted(listed_keys) if (each := keys.index_range(key)) is not None},
             boundaries=boundaries,
             conflict=conflict,
             begins=begins,
@@ -156,7 +156,7 @@ class ChainRepairs:
         )
 
     def _read_newest_checkpoints(
-        self, checkpoints: Iterable[int], listed: set[str]
+        self, checkpoints: Iterable[int], listed_keys: set[str]
     ) -> tuple[dict[int, Saved | None], int]:
         """Return the newest checkpoints (a damaged one is None) and the number of the newest sound one, or 0."""
         saved: dict[int, Saved | None] = {}
@@ -168,7 +168,7 @@ class ChainRepairs:
             if loaded is not None:
                 saved[number] = loaded
                 newest_sound = max(newest_sound, number)
-            elif not self._is_leftover(number, newest_sound, listed):
+            elif not self._is_leftover(number, newest_sound, listed_keys):
                 saved[number] = None
         return saved, newest_sound
 
@@ -181,8 +181,8 @@ class ChainRepairs:
             gap = str(error)
         else:
             gap = f"{self._names.entry(self._chain, end + 1)} is missing" if end < newest else ""
-        old = f"it names the checkpoint of entry {hinted_state.sequence}, and that of entry {newest} is newer"
-        return gap and f"{old}; between them {gap}"
+        stale_hint = f"it names the checkpoint of entry {hinted_state.sequence}, and that of entry {newest} is newer"
+        return gap and f"{stale_hint}; between them {gap}"
 
     def _damaged_checkpoints(self, sequences: Iterable[int]) -> Iterator[int]:
         """Yield the damaged checkpoints among `sequences`; index files that they share are read once."""
@@ -206,15 +206,15 @@ class ChainRepairs:
             return None
         return saved
 
-    def _is_leftover(self, number: int, newest_sound: int, listed: set[str]) -> bool:
+    def _is_leftover(self, number: int, newest_sound: int, listed_keys: set[str]) -> bool:
         """Whether an unreadable checkpoint is harmless: it lacks index files, and a newer checkpoint is sound.
 
         A writer was paused while it wrote this one, and a vacuum deleted the index files meanwhile.
         """
         if number > newest_sound:
             return False
-        named = checkpoint.named_files(self._objects, self._names, self._chain, number)
-        return named is not None and not listed.issuperset(named)
+        named_files = checkpoint.named_files(self._objects, self._names, self._chain, number)
+        return named_files is not None and not listed_keys.issuperset(named_files)
 
     def _read_hint(self, hint: bytes | None, checkpoints: set[int]) -> tuple[int | None, int, str]:
         """Return the checkpoint and the boundary that the hint names, and the damage of the hint as text."""
@@ -314,9 +314,9 @@ class ChainRepairs:
 
         ``later_sequences``: the entries that exist after the newest known state.
         """
-        last = max(later_sequences, default=first)
+        last_number = max(later_sequences, default=first)
         present = {*later_sequences, *range(self.state.sequence + 1)}
-        missing_numbers = [number for number in range(first, last) if number not in present]
+        missing_numbers = [number for number in range(first, last_number) if number not in present]
         noun = "entries" if len(missing_numbers) > 1 else "entry"
         missing_entries = f"{noun} {some(map(str, missing_numbers))}"
         gap = f"{missing_entries} of chain {self._chain} cannot be found"
@@ -326,11 +326,11 @@ class ChainRepairs:
             damage, lost_text = gap, missing_entries
         else:
             damage, lost_text = f"{error}; {gap}", f"the entries from {first} on"
-        later_entries_clause = f", and the entries up to {last}, which exist, cannot be read without that"
+        later_entries_clause = f", and the entries up to {last_number}, which exist, cannot be read without that"
         consequence = (
             f"the state of chain {self._chain} is known up to entry {first - 1}; what is committed in {lost_text} "
-            f"cannot be rebuilt{later_entries_clause if last > first else ''}. The store cannot be opened until what "
-            "is missing or damaged is put back, from an older version in the bucket or from a backup"
+            f"cannot be rebuilt{later_entries_clause if last_number > first else ''}. The store cannot be opened until "
+            "what is missing or damaged is put back, from an older version in the bucket or from a backup"
         )
         return Loss(self._names.entry(self._chain, first), damage, consequence)
 

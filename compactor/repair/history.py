@@ -20,7 +20,9 @@ from txnstore.storage.base import ObjectStore
 _PAGE = 10_000
 
 
-def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+def missing_entries(
+    objects: ObjectStore, names: Keys, chain: int, first: int, last_entry: int
+) -> Iterator[tuple[int, int]]:
     """Yield the first and the last number of each run of entries of the history that do not exist.
 
     A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So the last one of
@@ -28,10 +30,10 @@ def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, l
 
     Args:
         first: The entry of the last boundary.
-        last: The newest entry that is known to have existed.
+        last_entry: The newest entry that is known to have existed.
     """
-    newest, after = first, names.entry(chain, first)
-    while page := objects.list(names.entries(chain), after, _PAGE):
+    newest, last_key = first, names.entry(chain, first)
+    while page := objects.list(names.entries(chain), last_key, _PAGE):
         for number in (keys.entry_sequence(item.key) for item in page):
             if number is not None:
                 if number > newest + 1 and read_if_there(objects, names.entry(chain, number - 1)) is None:
@@ -39,9 +41,9 @@ def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, l
                 newest = number
         if len(page) < _PAGE:
             break
-        after = page[-1].key
-    if newest < last:
-        yield newest + 1, last
+        last_key = page[-1].key
+    if newest < last_entry:
+        yield newest + 1, last_entry
 
 
 def boundary_repairs(
@@ -73,15 +75,15 @@ def _boundary_after_gaps(
     objects: ObjectStore, pool: Executor, names: Keys, chain: int, last_known: int
 ) -> BoundaryDocument | None:
     """Return a boundary at the first readable checkpoint after which no entry is missing; None if there is none."""
-    last, complete_from = last_known, last_known
-    after = names.entry(chain, last_known)
-    while page := objects.list(names.entries(chain), after, _PAGE):
+    last_entry, complete_from = last_known, last_known
+    last_key = names.entry(chain, last_known)
+    while page := objects.list(names.entries(chain), last_key, _PAGE):
         for item in page:
             number = keys.entry_sequence(item.key)
-            if number is not None and number != last + 1:
+            if number is not None and number != last_entry + 1:
                 complete_from = number - 1
-            last = number if number is not None else last
-        after = page[-1].key
+            last_entry = number if number is not None else last_entry
+        last_key = page[-1].key
     if complete_from == 0:
         return NO_BOUNDARY
     checkpoints = {keys.checkpoint_sequence(item.key): item for item in objects.list(names.checkpoints(chain))}

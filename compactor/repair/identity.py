@@ -47,13 +47,13 @@ class Identified(NamedTuple):
     choices: tuple[StoreContents, ...] = ()
 
 
-def identify(connection: Connection, chains: int | None, chosen: str | None) -> Identified:
+def identify(connection: Connection, chains: int | None, chosen_id: str | None) -> Identified:
     """Find the store that ``store.json`` names, else the only one that has chains, or the chosen one.
 
     Args:
         connection: The connection to the store; it need not be loaded.
         chains: The number of chains; None: as a checkpoint has it.
-        chosen: The id of the store; None: it is not chosen.
+        chosen_id: The id of the store; None: it is not chosen.
 
     Raises:
         StoreNotFoundError: There is no store, and nothing is left of one.
@@ -69,18 +69,22 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         except CorruptionError as error:
             damage = str(error)
     ids = stores(objects)
-    if chosen is not None and chosen not in ids and (present_document is None or chosen != present_document.store_id):
+    if (
+        chosen_id is not None
+        and chosen_id not in ids
+        and (present_document is None or chosen_id != present_document.store_id)
+    ):
         here_text = f"there are chains of {', '.join(ids)}" if ids else "there are no chains of any store"
-        msg = f"nothing is left of the store {chosen} at {url}: {here_text}"
+        msg = f"nothing is left of the store {chosen_id} at {url}: {here_text}"
         raise InvalidConfigError(msg)
-    if present_document is not None and chosen in (None, present_document.store_id):
+    if present_document is not None and chosen_id in (None, present_document.store_id):
         return _identify_named(connection, present_document, ids, chains)
     if present_document is not None:
         damage = f"it names the store {present_document.store_id}"
     contents = _contents_of_stores(connection, ids) if len(ids) > 1 else ()
-    if chosen is None and len(ids) != 1:
+    if chosen_id is None and len(ids) != 1:
         return Identified(None, None, _identity_loss(connection, damage, contents), contents, choices=contents)
-    store_keys = Keys(chosen or ids[0])
+    store_keys = Keys(chosen_id or ids[0])
     count, proven = _chain_count(connection, store_keys, chains)
     if count is None:
         min_chains = counted(_last_chain(connection, store_keys) + 1, "chain")
@@ -206,9 +210,9 @@ def _last_chain(connection: Connection, store_keys: Keys) -> int:
     return max((number for number in numbers if number is not None), default=0)
 
 
-def _first_checkpoint_state(connection: Connection, store_keys: Keys, last: int) -> State | None:
+def _first_checkpoint_state(connection: Connection, store_keys: Keys, last_chain: int) -> State | None:
     """Return the state in the newest checkpoint of the first chain that has one."""
-    for number in range(last + 1):
+    for number in range(last_chain + 1):
         saved = checkpoint.newest(connection.objects, connection.pool, store_keys, number)
         if saved is not None:
             return saved.state
@@ -217,15 +221,16 @@ def _first_checkpoint_state(connection: Connection, store_keys: Keys, last: int)
 
 def _chain_count(connection: Connection, store_keys: Keys, chains: int | None) -> tuple[int | None, bool]:
     """Return the number of chains (None if unknown), and whether a checkpoint proves it."""
-    last = _last_chain(connection, store_keys)
-    state = _first_checkpoint_state(connection, store_keys, last)
+    last_chain = _last_chain(connection, store_keys)
+    state = _first_checkpoint_state(connection, store_keys, last_chain)
     if state is not None:
         if chains not in (None, state.chains):
             msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {chains}"
             raise InvalidConfigError(msg)
         return state.chains, True
-    if chains is not None and chains <= last:
-        msg = f"the store has more than {chains} chain{'s' if chains > 1 else ''}: there are entries of chain {last}"
+    if chains is not None and chains <= last_chain:
+        limit = f"more than {chains} chain{'s' if chains > 1 else ''}"
+        msg = f"the store has {limit}: there are entries of chain {last_chain}"
         raise InvalidConfigError(msg)
     return chains, False
 

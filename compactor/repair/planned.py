@@ -37,8 +37,8 @@ class PlannedObjects:
         items = {
             item.key: item for item in self.inner.list(prefix, start_after, enough) if item.key not in self._writes
         }
-        written = {key for key, data in self._writes.items() if data is not None}
-        items |= {key: self.stat(key) for key in written if key.startswith(prefix) and key > start_after}
+        written_keys = {key for key, data in self._writes.items() if data is not None}
+        items |= {key: self.stat(key) for key in written_keys if key.startswith(prefix) and key > start_after}
         return [items[key] for key in sorted(items)][:limit]
 
     def stat(self, key: str) -> ObjectInfo:

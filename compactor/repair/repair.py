@@ -188,24 +188,26 @@ def _without_writes(plan: RepairPlan, document: Repair, chains: int) -> RepairPl
 
 def _with_remaining_damage(repaired: Connection, plan: RepairPlan, *, deep: bool) -> RepairPlan:
     """Return the plan with the damage that the store would still have after the repairs."""
-    known = {item.key for item in plan.lost}
+    known_keys = {item.key for item in plan.lost}
     if not deep:
         history_losses = [
             item
             for state in repaired.view().states
             for item in _missing_history(repaired, state)
-            if item.key not in known
+            if item.key not in known_keys
         ]
         return replace(plan, past=tuple(history_losses))
-    violations = [item for item in verify(repaired, deep=True).violations if _object_of(item.subject) not in known]
+    violations = [item for item in verify(repaired, deep=True).violations if _object_of(item.subject) not in known_keys]
     segments = {
         item.subject: item.message
         for item in violations
         if keys.has_segments(_object_of(item.subject)) or "#" in item.subject
     }
     lost = altered_segments(repaired.view().states, segments)
-    known |= {item.key for item in lost}
-    others = {_object_of(item.subject): item.message for item in violations if _object_of(item.subject) not in known}
+    known_keys |= {item.key for item in lost}
+    others = {
+        _object_of(item.subject): item.message for item in violations if _object_of(item.subject) not in known_keys
+    }
     history_losses = [Loss(key, message, _HISTORY_CONSEQUENCE, blocks=False) for key, message in others.items()]
     return replace(plan, lost=plan.lost + lost, past=tuple(history_losses))
 

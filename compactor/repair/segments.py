@@ -34,12 +34,12 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
     for prefix in (keys.TOPICS, *(names.entries(state.chain) for state in states)):
         if prefix not in needed:
             continue
-        first, last = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
-        for item in _list_after(objects, prefix, first):
+        first_key, last_key = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
+        for item in _list_after(objects, prefix, first_key):
             key = in_use.get(item.key.casefold())
             if key is not None:
                 sizes[key] = item.size
-            if last and item.key >= last:
+            if last_key and item.key >= last_key:
                 break
     lost: dict[str, tuple[str, list[Slice]]] = {}
     for part in _slices_of(states):
@@ -70,14 +70,14 @@ def _slices_of(states: Sequence[State]) -> Iterator[Slice]:
     return (part for state in states for part in all_batches(state))
 
 
-def _list_after(objects: ObjectStore, prefix: str, after: str) -> Iterator[ObjectInfo]:
-    """Yield the objects below a prefix whose keys are after ``after``."""
+def _list_after(objects: ObjectStore, prefix: str, last_key: str) -> Iterator[ObjectInfo]:
+    """Yield the objects below a prefix whose keys are after ``last_key``."""
     while True:
-        page = objects.list(prefix, after, _PAGE)
+        page = objects.list(prefix, last_key, _PAGE)
         yield from page
         if len(page) < _PAGE:
             return
-        after = page[-1].key
+        last_key = page[-1].key
 
 
 def _describe_consequence(parts: Sequence[Slice]) -> str:

@@ -83,9 +83,11 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
     for longer than the grace period before it wrote ``state.json``; readers ignore it.
     """
     chain = history.chain
-    listed = objects.list(keys.checkpoints(chain))
-    written = {number: item for item in listed if (number := checkpoint_sequence(item.key)) is not None}
-    index = [item for item in listed if index_range(item.key) is not None]
+    listed_objects = objects.list(keys.checkpoints(chain))
+    written_checkpoints = {
+        number: item for item in listed_objects if (number := checkpoint_sequence(item.key)) is not None
+    }
+    index = [item for item in listed_objects if index_range(item.key) is not None]
     index_keys = {item.key for item in index}
 
     def complete_checkpoints(sequences: Iterable[int]) -> Iterator[int]:
@@ -95,26 +97,26 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
             if named_files is not None and index_keys.issuperset(named_files):
                 yield sequence
 
-    newest = list(islice(complete_checkpoints(written), KEPT_CHECKPOINTS))
+    newest = list(islice(complete_checkpoints(written_checkpoints), KEPT_CHECKPOINTS))
     if len(newest) < KEPT_CHECKPOINTS:
-        return OldCheckpoints([], [], listed, [None], [0])
-    before_grace = {sequence for sequence, item in written.items() if item.modified_ms <= limit}
-    candidate = min(next(complete_checkpoints(history.checkpoints_before(written)), 0), newest[-1])
-    needed_checkpoints = history.needed_checkpoints(written) | {history.hinted, candidate}
+        return OldCheckpoints([], [], listed_objects, [None], [0])
+    before_grace = {sequence for sequence, item in written_checkpoints.items() if item.modified_ms <= limit}
+    candidate = min(next(complete_checkpoints(history.checkpoints_before(written_checkpoints)), 0), newest[-1])
+    needed_checkpoints = history.needed_checkpoints(written_checkpoints) | {history.hinted, candidate}
     needed_checkpoints.add(next(complete_checkpoints(before_grace), 0))
-    unused_checkpoints = {sequence for sequence in written if sequence < newest[-1]} - needed_checkpoints
-    remaining = written.keys() - (unused_checkpoints & before_grace)
+    unused_checkpoints = {sequence for sequence in written_checkpoints if sequence < newest[-1]} - needed_checkpoints
+    remaining = written_checkpoints.keys() - (unused_checkpoints & before_grace)
     unnamed_files = [item for item in index if _is_garbage(item.key, remaining, newest[0])]
     unneeded = [
-        *(written[sequence] for sequence in sorted(unused_checkpoints & before_grace)),
+        *(written_checkpoints[sequence] for sequence in sorted(unused_checkpoints & before_grace)),
         *written_until(unnamed_files, limit),
     ]
-    deleted = {item.key for item in unneeded}
+    deleted_keys = {item.key for item in unneeded}
     return OldCheckpoints(
-        [*(written[sequence] for sequence in sorted(unused_checkpoints)), *unnamed_files],
+        [*(written_checkpoints[sequence] for sequence in sorted(unused_checkpoints)), *unnamed_files],
         unneeded,
-        [item for item in listed if item.key not in deleted],
-        [written.get(candidate)],
+        [item for item in listed_objects if item.key not in deleted_keys],
+        [written_checkpoints.get(candidate)],
         [newest[-1]],
     )
 

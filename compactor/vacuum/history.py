@@ -68,8 +68,8 @@ class ChainHistory:
 
         An open transaction can always be explained: its first entry belongs to the history, however old it is.
         """
-        old = {sequence for sequence, item in written.items() if item.modified_ms <= self.begins_ms}
-        return {sequence for sequence in old if sequence < self.open_from}
+        old_checkpoints = {sequence for sequence, item in written.items() if item.modified_ms <= self.begins_ms}
+        return {sequence for sequence in old_checkpoints if sequence < self.open_from}
 
     def needed_checkpoints(self, written: dict[int, ObjectInfo]) -> set[int]:
         """Return the checkpoints that snapshots begin with: at the boundaries, and the last one of each part."""
@@ -100,23 +100,31 @@ def _read_history(connection: Connection, chain: int, now: int, history_ms: int)
     objects, names = connection.objects, connection.keys
     # The hint first: a boundary that it names exists, or is lost, and its number must not be used again.
     hint = checkpoint.decode_hint(names, chain, read_if_there(objects, keys.latest(chain)))
-    listed = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
-    number = max([hint.boundary, *(number for number in listed if number is not None)])
-    if missing_boundary := next((each for each in range(1, number) if each not in listed), None):
+    boundary_objects = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
+    number = max([hint.boundary, *(number for number in boundary_objects if number is not None)])
+    if missing_boundary := next((each for each in range(1, number) if each not in boundary_objects), None):
         msg = (
             f"{names.boundary(chain, missing_boundary)} is missing, and a later one exists: a process that has slept "
             "may not notice that entries are deleted. `txnstore recover` writes it again; until then a vacuum deletes "
             "nothing"
         )
         raise CorruptionError(msg)
-    last = read_boundary(objects, names, chain, number)
-    is_last_deletable = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
-    deletable = last if is_last_deletable else read_boundary(objects, names, chain, number - 1)
+    last_boundary = read_boundary(objects, names, chain, number)
+    is_last_deletable = not number or boundary_objects[number].modified_ms <= now - boundary.WAIT_MS
+    deletable = last_boundary if is_last_deletable else read_boundary(objects, names, chain, number - 1)
     part_ms = max(1, history_ms // _PARTS)
     # Of a state that others have passed, it is an earlier entry: the watermark never goes back.
     open_from = connection.chains[chain].state.journal_watermark
     return ChainHistory(
-        chain, hint.sequence, number, last, deletable.sequence, is_last_deletable, now - history_ms, part_ms, open_from
+        chain,
+        hint.sequence,
+        number,
+        last_boundary,
+        deletable.sequence,
+        is_last_deletable,
+        now - history_ms,
+        part_ms,
+        open_from,
     )
 
 
@@ -132,18 +140,20 @@ def delete_entries(
     Yields:
         The entries that are deleted, page by page.
     """
-    objects, prefix, after = connection.objects, connection.keys.entries(history.chain), ""
+    objects, prefix, last_key = connection.objects, connection.keys.entries(history.chain), ""
     while history.deletable_up_to:
-        page = objects.list(prefix, after, _PAGE)
+        page = objects.list(prefix, last_key, _PAGE)
         numbers = [(item, keys.entry_sequence(item.key)) for item in page]
-        old = [(item, number) for item, number in numbers if number is not None and number <= history.deletable_up_to]
-        garbage = [item for item, number in old if not in_use(history.chain, number)]
+        old_entries = [
+            (item, number) for item, number in numbers if number is not None and number <= history.deletable_up_to
+        ]
+        garbage = [item for item, number in old_entries if not in_use(history.chain, number)]
         if not dry_run and garbage:
             delete_objects(objects, garbage)
         yield garbage
         if len(page) < _PAGE or (keys.entry_sequence(page[-1].key) or 0) > history.deletable_up_to:
             return
-        after = page[-1].key
+        last_key = page[-1].key
 
 
 def announce(connection: Connection, history: ChainHistory, candidate: ObjectInfo | None, *, dry_run: bool) -> int:

@@ -62,8 +62,8 @@ def _find_lost_object(connection: Connection, states: Sequence[State]) -> list[U
 
     losses = find_losses(states)
     if losses:  # A compaction may have replaced them since the state was read, and a vacuum deleted them.
-        again = find_losses(connection.view().states)
-        losses = {key: loss for key, loss in again.items() if key in losses}
+        losses_again = find_losses(connection.view().states)
+        losses = {key: loss for key, loss in losses_again.items() if key in losses}
     if not losses:
         return []
     first, *others = losses.values()
@@ -77,8 +77,8 @@ def _chain_damage(connection: Connection, state: State) -> list[Unsound]:
     damage = [*_damage_in_survey(connection, state, repairs.survey())]
     if not damage:
         return []
-    again = {*_damage_in_survey(connection, state, repairs.survey())}
-    return [item for item in damage if item in again]
+    damage_again = {*_damage_in_survey(connection, state, repairs.survey())}
+    return [item for item in damage if item in damage_again]
 
 
 def _damage_in_survey(connection: Connection, state: State, survey: Survey) -> Iterator[Unsound]:
@@ -98,8 +98,8 @@ def _damage_in_survey(connection: Connection, state: State, survey: Survey) -> I
 
 def _first_gap(objects: ObjectStore, names: Keys, state: State, first: int) -> Iterator[Unsound]:
     """Yield the first missing entry between the last boundary and the known state."""
-    expected, after = first + 1, names.entry(state.chain, first)
-    page = objects.list(names.entries(state.chain), after, _PAGE)
+    expected, last_key = first + 1, names.entry(state.chain, first)
+    page = objects.list(names.entries(state.chain), last_key, _PAGE)
     while True:
         for item in page:
             number = keys.entry_sequence(item.key)
@@ -145,9 +145,9 @@ def check_no_others(connection: Connection, others: Mapping[str, ForeignStore]) 
 
 def describe_foreign(names: Keys, store_id: str, other: ForeignStore) -> str:
     """Describe the objects of another store, and what can be done about them."""
-    written = f"{counted(other.objects, 'object')}, the newest of {instant(other.youngest_ms)}"
+    objects_text = f"{counted(other.objects, 'object')}, the newest of {instant(other.youngest_ms)}"
     return (
-        f"{Keys(store_id).chains} belongs to another store ({written}), and segments that the store {names.store_id} "
-        f"does not name may be its own. `txnstore recover --dry-run` shows what each of them holds. "
+        f"{Keys(store_id).chains} belongs to another store ({objects_text}), and segments that the store "
+        f"{names.store_id} does not name may be its own. `txnstore recover --dry-run` shows what each of them holds. "
         f"{choice_advice(store_id)}"
     )

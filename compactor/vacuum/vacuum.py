@@ -128,8 +128,10 @@ class _Tally:
             if len(self._keys) < _MAX_NAMED_KEYS:
                 self._keys.append(item.key)
             kind = "inlined" if item.key.endswith("#") else "/".join(item.key.split("/")[:2])
-            deleted = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
-            self._kinds[kind] = replace(deleted, objects=deleted.objects + 1, bytes=deleted.bytes + item.size)
+            counted_kind = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
+            self._kinds[kind] = replace(
+                counted_kind, objects=counted_kind.objects + 1, bytes=counted_kind.bytes + item.size
+            )
 
     def delete_pages(self, pages: Iterable[Sequence[ObjectInfo]]) -> None:
         """Count deleted objects as listed and as deleted."""
@@ -489,13 +491,13 @@ class _ObjectsInUse:
 
 def _segment_pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
     """Yield the objects with segments, a page at a time; at least one page."""
-    after = ""
+    last_key = ""
     while True:
-        page = objects.list(keys.TOPICS, after, _PAGE)
+        page = objects.list(keys.TOPICS, last_key, _PAGE)
         yield [item for item in page if keys.has_segments(item.key)]
         if len(page) < _PAGE:
             return
-        after = page[-1].key
+        last_key = page[-1].key
 
 
 def _view_after_lists(connection: Connection) -> View:
@@ -578,14 +580,14 @@ def _removed_before(connection: Connection, view: View, keys: Collection[str], a
 
 def _delete_announced(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     """Announce objects, then delete them; keep objects that were referenced meanwhile."""
-    deleted: list[ObjectInfo] = []
+    deleted_objects: list[ObjectInfo] = []
     for start in range(0, len(garbage), _KEYS_PER_ENTRY):
         chunk = garbage[start : start + _KEYS_PER_ENTRY]
         allowed_keys = set(connection.submit(DropObjects(tuple(item.key for item in chunk))))
         allowed_objects = [item for item in chunk if item.key in allowed_keys]
         delete_objects(connection.objects, allowed_objects)
-        deleted += allowed_objects
-    return deleted
+        deleted_objects += allowed_objects
+    return deleted_objects
 
 
 def _forget_objects(connection: Connection, names: Collection[str]) -> None:

@@ -21,20 +21,22 @@ def read_boundaries(
 
     ``hinted``: a number that a hint names, so that this boundary must exist, unless the hint is wrong.
     """
-    listed = {number for item in objects.list(names.boundaries(chain)) if (number := keys.boundary_number(item.key))}
-    last = max(listed, default=0)
-    last = max(last, hinted) if hinted <= last + _MOST_LOST else last
+    listed_numbers = {
+        number for item in objects.list(names.boundaries(chain)) if (number := keys.boundary_number(item.key))
+    }
+    last_number = max(listed_numbers, default=0)
+    last_number = max(last_number, hinted) if hinted <= last_number + _MOST_LOST else last_number
     boundaries: dict[int, BoundaryDocument | None] = {}
-    for number in range(1, last + 1):
-        if number in listed and number < last - 1:
+    for number in range(1, last_number + 1):
+        if number in listed_numbers and number < last_number - 1:
             continue
         try:
             boundaries[number] = read_boundary(objects, names, chain, number)
         except CorruptionError:
             boundaries[number] = None
-    second_last, last_boundary = boundaries.get(last - 1), boundaries.get(last)
+    second_last, last_boundary = boundaries.get(last_number - 1), boundaries.get(last_number)
     if second_last is not None and last_boundary is not None and last_boundary.sequence < second_last.sequence:
-        boundaries[last] = None  # An older one in its place.
+        boundaries[last_number] = None  # An older one in its place.
     return boundaries
 
 

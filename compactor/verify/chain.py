@@ -118,25 +118,25 @@ class ChainVerifier:
         boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
         checkpoints = self._list_checkpoints()
         self._boundary_entry = self._check_boundaries(boundaries, max(checkpoints, default=0))
-        present = self._existing_entries()
-        loaded = self._loaded_state.sequence if self._loaded_state is not None else 0
-        indexed = (until for _, until in filter(None, map(index_range, self._index_keys)))
-        last = max([loaded, *present, *checkpoints, *indexed], default=0)
-        self._interval = max(1, (last - self._boundary_entry) // _MAX_STATE_CHECKS)
-        self._report_missing(present, last)
+        present_entries = self._existing_entries()
+        loaded_entry = self._loaded_state.sequence if self._loaded_state is not None else 0
+        indexed_entries = (until for _, until in filter(None, map(index_range, self._index_keys)))
+        last_entry = max([loaded_entry, *present_entries, *checkpoints, *indexed_entries], default=0)
+        self._interval = max(1, (last_entry - self._boundary_entry) // _MAX_STATE_CHECKS)
+        self._report_missing(present_entries, last_entry)
         if self._boundary_entry:
             self._state = self._previous_hash = None
             # Another vacuum may have deleted it: then the history begins with the next one.
             if self._boundary_entry in checkpoints:
                 self._check_checkpoint(self._boundary_entry)
-        for sequence, data in self._read_entries(present, last):
+        for sequence, data in self._read_entries(present_entries, last_entry):
             if data is None:
                 self._state = self._previous_hash = None
             else:
                 self._check_entry(sequence, data)
             if sequence in checkpoints:
                 self._check_checkpoint(sequence)
-        self._check_end(max(last, self._boundary_entry))
+        self._check_end(max(last_entry, self._boundary_entry))
         self._report_incomplete()
         if self._state is None:
             self._report(
@@ -193,9 +193,9 @@ class ChainVerifier:
     def _list_checkpoints(self) -> set[int]:
         """Return the checkpoints that have a ``state.json``, and remember the index files."""
         hint = self._hint.sequence
-        listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
-        checkpoints = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
-        self._index_keys = {key for key in listed if index_range(key) is not None}
+        listed_keys = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
+        checkpoints = {sequence for key in listed_keys if (sequence := checkpoint_sequence(key)) is not None}
+        self._index_keys = {key for key in listed_keys if index_range(key) is not None}
         # A hint below a checkpoint may come from a writer that was paused until a vacuum had deleted what it names.
         if hint > max(checkpoints, default=0):
             message = f"it is missing, although {latest(self._chain)} names it"
@@ -208,11 +208,13 @@ class ChainVerifier:
         A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So they are
         listed again where there is a gap.
         """
-        present = self._list_entries()
-        last = max(present, default=0)
-        if len(present) < last and any(number not in present for number in range(self._boundary_entry + 1, last)):
-            present |= {number for number in self._list_entries() if number <= last}
-        return present
+        present_entries = self._list_entries()
+        newest = max(present_entries, default=0)
+        if len(present_entries) < newest and any(
+            number not in present_entries for number in range(self._boundary_entry + 1, newest)
+        ):
+            present_entries |= {number for number in self._list_entries() if number <= newest}
+        return present_entries
 
     def _list_entries(self) -> set[int]:
         sequences = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))
@@ -301,8 +303,10 @@ class ChainVerifier:
             self._report("entry_intact", key, f"it contains entry {entry.sequence}")
             self._state = None
         elif self._previous_hash is not None and entry.previous != self._previous_hash:
-            before = self._keys.entry(self._chain, sequence - 1)
-            self._report("hash_chain", before, f"its hash is {self._previous_hash}; {key} expects {entry.previous}")
+            previous_key = self._keys.entry(self._chain, sequence - 1)
+            self._report(
+                "hash_chain", previous_key, f"its hash is {self._previous_hash}; {key} expects {entry.previous}"
+            )
             self._state = None
         if self._state is not None:
             self._fold(key, entry, digest, self._state)
@@ -311,8 +315,8 @@ class ChainVerifier:
     def _check_principals(self, key: str, entry: Entry, counts: list[int]) -> None:
         """Check that the entry names a principal for each event. No state depends on these names."""
         if sum(counts) != len(entry.events) or min(counts, default=1) < 1:
-            listed = ", ".join(f"{principal} for {events:,}" for principal, events in entry.principals or ())
-            message = f"it has {len(entry.events):,} events, and as principals: {listed or 'no principal'}"
+            principals_text = ", ".join(f"{principal} for {events:,}" for principal, events in entry.principals or ())
+            message = f"it has {len(entry.events):,} events, and as principals: {principals_text or 'no principal'}"
             self._report("principals_add_up", key, message)
 
     def _fold(self, key: str, entry: Entry, digest: str, before: State) -> None:
@@ -426,17 +430,17 @@ def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> li
     partition = state.partitions[tp]
     is_aborted = aborted_batches(partition)
     offsets = set(event.removed)
-    removed = [batch for batch in partition.batches if batch.base_offset in offsets]
+    removed_batches = [batch for batch in partition.batches if batch.base_offset in offsets]
     violations = []
     is_clean = event.clean_until is not None
     # A clean may go above the last stable offset, around what is open: ``undecided_data_is_kept`` checks that.
-    if removed and removed[-1].limit > partition.last_stable_offset and not is_clean:
-        message = f"{key} replaced offsets up to {removed[-1].limit}, above {partition.last_stable_offset}"
+    if removed_batches and removed_batches[-1].limit > partition.last_stable_offset and not is_clean:
+        message = f"{key} replaced offsets up to {removed_batches[-1].limit}, above {partition.last_stable_offset}"
         violations.append(Violation("compaction_below_lso", message, str(tp)))
-    records_before = sum(batch.records for batch in removed if not is_aborted(batch))
+    records_before = sum(batch.records for batch in removed_batches if not is_aborted(batch))
     records_after = sum(batch.records for batch in event.added)
     if (
-        len(removed) != len(offsets)
+        len(removed_batches) != len(offsets)
         or records_after > records_before
         or (records_after < records_before and not is_clean)
     ):

@@ -123,10 +123,10 @@ def rule_reports(counts: Mapping[str, int], violations: Iterable[Violation]) -> 
     Args:
         counts: The number of objects of each kind that were checked.
     """
-    failed = Counter(item.name for item in violations)
+    failure_counts = Counter(item.name for item in violations)
     order = list(STORE_INVARIANTS)
     reports = [
-        RuleReport(invariant, rule, objects, counts.get(objects, 0), failed[rule])
+        RuleReport(invariant, rule, objects, counts.get(objects, 0), failure_counts[rule])
         for invariant, rule, objects in _all_rules()
     ]
     return tuple(sorted(reports, key=lambda item: order.index(item.invariant)))

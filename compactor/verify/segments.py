@@ -273,9 +273,9 @@ class _Content:
             return
         for message in content.problems(self.part):
             yield Violation("segment_rows", message, key)
-        first, last = self.part.time_range
-        if content.rows and (content.oldest < first or content.newest > last):
-            message = f"it has timestamps from {content.oldest} to {content.newest}; expected {first} to {last}"
+        earliest, latest = self.part.time_range
+        if content.rows and (content.oldest < earliest or content.newest > latest):
+            message = f"it has timestamps from {content.oldest} to {content.newest}; expected {earliest} to {latest}"
             yield Violation("segment_timestamps", message, key)
         if self._expected is not None and self._sums != self._expected:
             message = f"it has {self._sums}; the compaction that wrote it recorded {self._expected}"

@@ -346,12 +346,12 @@ def _check_flat_times(topic: str, name: str, column: Any) -> None:
     if least is None:
         return  # All values are null.
     if least < minimum:
-        outside = least
+        wrong_time = least
     elif greatest >= limit:
-        outside = greatest
+        wrong_time = greatest
     else:
         return
-    msg = f"column {name!r} of topic {topic!r} holds a time outside the years 1 to 9999: {outside} as {unit}"
+    msg = f"column {name!r} of topic {topic!r} holds a time outside the years 1 to 9999: {wrong_time} as {unit}"
     raise SchemaMismatchError(msg)
 
 

@@ -97,11 +97,11 @@ def offset_for_time(
     """
     columns = Columns(view.find_topic(tp.topic), ["_offset", "_timestamp"])
     for part in visible_slices(tp, view.find_partition(tp), isolation):
-        first, last = part.time_range
-        if last < timestamp:
+        earliest, latest = part.time_range
+        if latest < timestamp:
             continue
-        if first == last and part.layout is Layout.APPENDED:
-            return OffsetAndTimestamp(part.start, first)
+        if earliest == latest and part.layout is Layout.APPENDED:
+            return OffsetAndTimestamp(part.start, earliest)
         opened = open_slice(objects, part, columns)
         for table in map(opened.read, range(len(opened))):
             moments = table.column("_timestamp").cast(pa.int64())

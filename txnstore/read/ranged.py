@@ -147,8 +147,8 @@ def choose_fetch_mode(
         is_part = not part.batch.alone and 4 * rows < segment.rows
     else:
         names = [name for name in columns.needs(part) if name != PARTITION_FIELD.name]  # Small, or not there.
-        stored = len(columns.topic_fields) + (0 if part.origin is not None else 2)  # _offset and _timestamp
-        is_part = segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * len(names) < stored
+        stored_columns = len(columns.topic_fields) + (0 if part.origin is not None else 2)  # _offset and _timestamp
+        is_part = segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * len(names) < stored_columns
     return Fetch.RANGES if in_parts or is_part else Fetch.WHOLE
 
 

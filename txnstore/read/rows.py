@@ -234,9 +234,9 @@ class Columns:
             return table
         for field in table.schema:
             index = self._target_schema.get_field_index(field.name)
-            known = field.type if index < 0 else self._target_schema.field(index).type
-            if known != field.type and is_wider(known, field.type):
-                msg = f"column {field.name!r} is of type {field.type}, and known as {known}"
+            known_type = field.type if index < 0 else self._target_schema.field(index).type
+            if known_type != field.type and is_wider(known_type, field.type):
+                msg = f"column {field.name!r} is of type {field.type}, and known as {known_type}"
                 raise NewerSchemaError(msg)
         return conform(table, self._topic_schema, self._stored)
 
@@ -465,8 +465,12 @@ class Ability:
     def opens(self, batch: Batch) -> bool:
         """Whether it reads the segment of a batch as a file, if all rows of that are visible."""
         segment = batch.segment
-        known = batch.layout in self.layouts and (self.formats is None or segment.format in self.formats)
-        return known and not segment.is_range and (self.several or batch.alone or batch.layout is not Layout.APPENDED)
+        can_compute = batch.layout in self.layouts and (self.formats is None or segment.format in self.formats)
+        return (
+            can_compute
+            and not segment.is_range
+            and (self.several or batch.alone or batch.layout is not Layout.APPENDED)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,9 @@ class SharedSegments:
         return [(part, files[name]) for part, name in zip(slices, names, strict=True)]
 
     def _decode(self, parts: Iterable[Slice]) -> dict[_Name, DecodedSegment]:
-        return {_name(part.batch.segment): self._whole(part) for part in parts}
+        return {_name(part.batch.segment): self._decode_segment(part) for part in parts}
 
-    def _whole(self, part: Slice) -> DecodedSegment:
+    def _decode_segment(self, part: Slice) -> DecodedSegment:
         """All rows of the segment of a slice, decoded once for a caller with a read cache."""
         segment = part.batch.segment
         cache = read_cache_of(self._objects) if not part.batch.alone else None

@@ -326,14 +326,14 @@ class SegmentWriter:
         ``is_end``: no more rows follow, if none are kept.
         """
         group_rows = self._group_rows()
-        pending = self._pending or [self._schema.empty_table()]
-        table = pending[0] if len(pending) == 1 else pa.concat_tables(pending)
-        rest = table.num_rows % group_rows if whole_groups else 0
-        self._pending = [table.slice(table.num_rows - rest)] if rest else []
-        self._pending_rows = rest
-        self._pending_bytes = self._pending[0].nbytes if rest else 0
-        if rest:
-            table = table.slice(0, table.num_rows - rest)
+        tables = self._pending or [self._schema.empty_table()]
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        kept_rows = table.num_rows % group_rows if whole_groups else 0
+        self._pending = [table.slice(table.num_rows - kept_rows)] if kept_rows else []
+        self._pending_rows = kept_rows
+        self._pending_bytes = self._pending[0].nbytes if kept_rows else 0
+        if kept_rows:
+            table = table.slice(0, table.num_rows - kept_rows)
         if self._writer is None:
             # A segment that is written whole, and is small, needs no file and no checksums of blocks.
             is_small = is_end and not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
@@ -368,8 +368,8 @@ def _compact_rows(table: pa.Table) -> pa.Table:
     table = table.combine_chunks()
     for index, column in enumerate(table.columns):
         if pt.is_nested(column.type):
-            whole = column.take(pa.arange(0, table.num_rows))
-            table = table.set_column(index, table.schema.field(index), whole)
+            compacted = column.take(pa.arange(0, table.num_rows))
+            table = table.set_column(index, table.schema.field(index), compacted)
     return table
 
 

@@ -34,9 +34,9 @@ def combined_files(plan: RowPlan, segments: SharedSegments) -> dict[str, TableFi
         The files; the path of one names its rows and their columns, so that equal paths have equal bytes.
     """
     topic = plan.columns.topic
-    shown = f"{topic.topic_id}-{topic.version}-{topic.revision}"
+    topic_state = f"{topic.topic_id}-{topic.version}-{topic.revision}"
     return {
-        f"fresh/{shown}/{_digest(run)}.parquet": TableFile(partial(segments.read, run, plan.columns))
+        f"fresh/{topic_state}/{_digest(run)}.parquet": TableFile(partial(segments.read, run, plan.columns))
         for run in runs(plan.slices)
     }
 

@@ -136,7 +136,7 @@ class EntryHistory:
         for tp in filter(lambda tp: readable(tp.topic), view.partitions):
             by_chain[chain_of_partition(tp, view.chains)].append(tp)
         traces = [Traces(tps) for tps in by_chain]
-        for item in reversed(self._read() if any(by_chain) else []):
+        for item in reversed(self._read_entries() if any(by_chain) else []):
             entry = item.entry
             traces[item.chain].add(
                 HistoryEntry(item.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events)
@@ -144,7 +144,7 @@ class EntryHistory:
         traces_by_tp = {tp: tp_traces for in_chain in traces for tp, tp_traces in in_chain.by_partition.items()}
         return from_rows(LOG, (row for tp in sorted(traces_by_tp) for row in _log_rows(tp, traces_by_tp[tp], view)))
 
-    def _read(self) -> list[_ReadEntry]:
+    def _read_entries(self) -> list[_ReadEntry]:
         """Return the newest entries of all chains, read at the first call."""
         with self._lock.own:
             if self._entries is None:
@@ -171,7 +171,7 @@ class EntryHistory:
         return None
 
     def _entry_rows(self) -> Iterator[Row]:
-        for item in self._read():
+        for item in self._read_entries():
             entry, types = item.entry, Counter(map(event_name, item.entry.events))
             yield (
                 item.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, item.size,
@@ -180,7 +180,7 @@ class EntryHistory:
             )  # fmt: skip
 
     def _compaction_rows(self) -> Iterator[Row]:
-        for item in self._read():
+        for item in self._read_entries():
             for event in item.entry.events:
                 if isinstance(event, SegmentsReplaced):
                     records = sum(batch.records for batch in event.added)

@@ -97,8 +97,8 @@ class Session:
         """Replace all views in a transaction; or none, and return the view that DuckDB refuses, and why."""
         import duckdb
 
-        removed = sorted(name for name in self._views.keys() - views.keys() if name.lower() not in own_tables)
-        statements = [("", f"DROP VIEW IF EXISTS {name}") for name in removed]
+        removed_views = sorted(name for name in self._views.keys() - views.keys() if name.lower() not in own_tables)
+        statements = [("", f"DROP VIEW IF EXISTS {name}") for name in removed_views]
         statements += [
             (name, f"CREATE OR REPLACE VIEW {name} AS {select}")
             for name, select in views.items()

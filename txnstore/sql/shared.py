@@ -294,10 +294,10 @@ def _folder(state: int) -> str:
 
 def _variable(folder: str, view: View, isolation: Isolation) -> str:
     """The value of the variable that selects what ``txn`` shows."""
-    shown = inspected(folder, view, isolation)
+    expressions = inspected(folder, view, isolation)
     return (
-        f"{{'folder': {shown.folder}, 'sequence': {shown.sequence}, 'timestamp': {shown.timestamp}, "
-        f"'isolation': {shown.isolation}, 'heads': {shown.heads}}}"
+        f"{{'folder': {expressions.folder}, 'sequence': {expressions.sequence}, 'timestamp': {expressions.timestamp}, "
+        f"'isolation': {expressions.isolation}, 'heads': {expressions.heads}}}"
     )
 
 

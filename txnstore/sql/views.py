@@ -180,13 +180,16 @@ class _Branch:
 
     def select(self) -> str:
         """Write one SELECT over all files of the branch."""
-        stored = self._columns.stored(self._group.layout)
+        stored_schema = self._columns.stored(self._group.layout)
         source = read_parquet(
-            self._paths, stored, [_inner_name(name) for name in stored.names], _FILE if self._by_name else None
+            self._paths,
+            stored_schema,
+            [_inner_name(name) for name in stored_schema.names],
+            _FILE if self._by_name else None,
         )
         columns = ", ".join(f"{self._column(field.name)} AS {quote(field.name)}" for field in self._columns.schema)
-        where = f"\nWHERE {self._condition()}" if self._group.cut else ""
-        return f"SELECT {columns}\nFROM {source}{where}"
+        where_clause = f"\nWHERE {self._condition()}" if self._group.cut else ""
+        return f"SELECT {columns}\nFROM {source}{where_clause}"
 
     def _column(self, name: str) -> str:
         """Return the SQL of a column, by where its values come from."""

@@ -276,8 +276,8 @@ class Publisher:
         """
         if self._cut is None:
             return None
-        stored = published.cut(self._cut.number)
-        if stored is not None and stored.publication_id == self._cut.publication_id:
+        stored_cut = published.cut(self._cut.number)
+        if stored_cut is not None and stored_cut.publication_id == self._cut.publication_id:
             return self._cut
         self._completed_cut_number = 0
         self._table_states.clear()
@@ -473,11 +473,11 @@ class Publisher:
         def find_in_table(topic: str) -> None:
             """Note whether a table was swept, or has versions that txnstore has not written."""
             table = cut.tables[topic]
-            stored = read(objects, keys.table_version(topic, table.number))
-            if stored is None and table.dropped and read(objects, table.metadata) is None:
+            stored_data = read(objects, keys.table_version(topic, table.number))
+            if stored_data is None and table.dropped and read(objects, table.metadata) is None:
                 self._swept_topics.add(topic)
                 return
-            if stored is not None and content_hash(stored) != table.sha256:
+            if stored_data is not None and content_hash(stored_data) != table.sha256:
                 self._add_foreign_version(keys.table_version(topic, table.number))
                 self._hidden_topics.add(topic)
             elif read(objects, keys.table_version(topic, table.number + 1)) is not None:

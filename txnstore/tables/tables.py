@@ -251,7 +251,7 @@ class Tables:
             msg = f"the table of topic {topic!r} is not published yet: `txnstore table sync` does it"
             raise InvalidConfigError(msg)
         state = published.table_state(cut.tables[topic])
-        files, copied = state.files, state.copies(location_of(self._connection.objects))
+        files, copies = state.files, state.copies(location_of(self._connection.objects))
         return TableDetails(
             table_description,
             tuple(
@@ -267,8 +267,8 @@ class Tables:
             ),
             files=len(files.data),
             bytes=sum(file.size for file in files.data.values()),
-            copied_files=len(copied),
-            copied_bytes=sum(file.size for file in copied),
+            copied_files=len(copies),
+            copied_bytes=sum(file.size for file in copies),
             rows=files.rows,
             deleted_rows=sum(file.rows for file in files.deletes.values()),
         )
@@ -286,20 +286,20 @@ class Tables:
         cut: CutDocument | None,
     ) -> TableDescription:
         """Describe the table of a topic as the newest cut has published it; all zero if it has not."""
-        published = table is not None and not table.dropped and (topic is None or table.topic_id == topic.topic_id)
+        is_published = table is not None and not table.dropped and (topic is None or table.topic_id == topic.topic_id)
         view = self._connection.view(refresh=False)
         heads = tuple(cut.heads) if cut is not None else ()
         return TableDescription(
             name,
-            published,
+            is_published,
             location.of(keys.table(name).rstrip("/")),
-            table.number if table is not None and published else 0,
-            table.snapshot_id if table is not None and published else None,
+            table.number if table is not None and is_published else 0,
+            table.snapshot_id if table is not None and is_published else None,
             cut.number if cut is not None else 0,
             heads,
             cut.timestamp if cut is not None else 0,
-            table.rows if table is not None and published else 0,
-            table.copied_bytes if table is not None and published else 0,
+            table.rows if table is not None and is_published else 0,
+            table.copied_bytes if table is not None and is_published else 0,
             max(0, view.sequence - sum(heads)),
             max(0, view.timestamp - cut.timestamp) if cut is not None else 0,
         )

@@ -203,8 +203,8 @@ class TableWork:
                 self._view.sequence if is_last else _FIRST_EARLIER_ID + _MAX_STEPS * self._view.sequence + index
             )
             sequence = metadata.sequence + index + 1
-            added: list[DataFile | DeleteFile] = [*step.added, *step.added_deletes]
-            groups = next_groups(groups, added, step.removed, snapshot_id, sequence)
+            added_files: list[DataFile | DeleteFile] = [*step.added, *step.added_deletes]
+            groups = next_groups(groups, added_files, step.removed, snapshot_id, sequence)
             groups = self._write_manifests(groups, metadata, snapshot_id, sequence)
             manifests = [group.manifest for group in groups if group.manifest is not None]
             data = encode_manifest_list(manifests, snapshot_id, parent, sequence, self._new_sync_marker())
@@ -241,13 +241,13 @@ class TableWork:
 
     def _summary(self, step: Step, old_files: TableFiles, new_files: TableFiles, now: int) -> dict[str, str]:
         """Return the summary of a snapshot: the counts of the Iceberg specification, and the position in the chains."""
-        removed = [old_files.data[path] for path in step.removed if path in old_files.data]
+        removed_files = [old_files.data[path] for path in step.removed if path in old_files.data]
         removed_deletes = [each for each in old_files.deletes.values() if each.path in step.removed]
         counts = {
             "added-data-files": len(step.added),
-            "deleted-data-files": len(removed),
+            "deleted-data-files": len(removed_files),
             "added-records": sum(file.rows for file in step.added),
-            "deleted-records": sum(file.rows for file in removed),
+            "deleted-records": sum(file.rows for file in removed_files),
             "added-position-deletes": sum(file.rows for file in step.added_deletes),
             "removed-position-deletes": sum(file.rows for file in removed_deletes),
             "total-data-files": len(new_files.data),

@@ -361,7 +361,7 @@ SOUGHT = (
         (
             (
                 Columns.conform,
-                "if known != $field.type and is_wider(known, $field.type):",
+                "if $known != $field.type and is_wider($known, $field.type):",
                 "if False:",
             ),
         ),

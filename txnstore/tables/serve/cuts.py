@@ -77,7 +77,7 @@ class StoredCuts:
 
     def newest(self, *, uncached: bool = False) -> Newest:
         """Return the newest cut, published first if it is too old; ``uncached``: forget the one read last."""
-        stale = self._freshness.ensure() if self._freshness is not None else None
+        error_kind = self._freshness.ensure() if self._freshness is not None else None
         now = self._uptime()
         with self._lock:
             uncached = uncached or now - self._refreshed_at >= _REFRESH_MS
@@ -88,7 +88,7 @@ class StoredCuts:
                 self._refreshed_at = now
             if uncached or cut is None or self._known_cut is None or cut.number > self._known_cut.number:
                 self._known_cut = cut
-        return Newest(cut, stale)
+        return Newest(cut, error_kind)
 
     def numbered(self, number: int) -> CutDocument | None:
         return self._published.cut(number)
