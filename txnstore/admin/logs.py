@@ -91,10 +91,10 @@ def _newest_first(
     for end in range(head, stop_before, -_WINDOW):
         sequences = range(end, max(stop_before, end - _WINDOW), -1)
         results = connection.pool.map(lambda sequence: read_entry(objects, keys, chain, sequence), sequences)
-        for sequence, found in zip(sequences, results, strict=True):
-            if found is None:
+        for sequence, entry_and_size in zip(sequences, results, strict=True):
+            if entry_and_size is None:
                 if sequence <= connection.chains[chain].boundaries.last().sequence:
                     return  # A vacuum has deleted it meanwhile.
                 raise missing_entry(keys, chain, sequence, f"entry {head} exists")
-            entry = found[0]
+            entry = entry_and_size[0]
             yield HistoryEntry(chain, sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals)

@@ -592,13 +592,10 @@ class Consumer:
         if self._is_closed:
             return f"<txnstore.Consumer{group}, closed>"
         topics = f" of {', '.join(self._positions.topics)}" if self._positions.topics else ""
-        assigned_parts = sorted(self._positions.assigned.items())
-        at = ", ".join(
-            f"{tp}{f' at {part.position}' if part.position is not None else ''}"
-            for tp, part in assigned_parts[:_MAX_SHOWN]
-        )
-        more = f" and {len(assigned_parts) - _MAX_SHOWN} more" if len(assigned_parts) > _MAX_SHOWN else ""
-        return f"<txnstore.Consumer{topics}{group}, reads {at or 'no partition'}{more}>"
+        positions = sorted((tp, part.position) for tp, part in self._positions.assigned.items())
+        texts = [str(tp) if position is None else f"{tp} at {position}" for tp, position in positions[:_MAX_SHOWN]]
+        more = f" and {len(positions) - _MAX_SHOWN} more" if len(positions) > _MAX_SHOWN else ""
+        return f"<txnstore.Consumer{topics}{group}, reads {', '.join(texts) or 'no partition'}{more}>"
 
     # Inside -----------------------------------------------------------------------------------------------------------
 

@@ -144,8 +144,8 @@ def items_of(values: Mapping[K, V]) -> list[tuple[K, V]]:
     """
     if isinstance(values, Map):
         pickled: Any = values.__reduce__()
-        listed: list[tuple[K, V]] = pickled[1][0]
-        return listed
+        items: list[tuple[K, V]] = pickled[1][0]
+        return items
     return list(values.items())
 
 

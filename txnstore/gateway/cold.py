@@ -46,17 +46,17 @@ _EXPANSION = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """The encoded records with offsets in ``[first, limit)``.
+    """The encoded records with offsets in ``[first_offset, limit)``.
 
     Attributes:
         batch_keys: The keys of the batches of the log that hold them.
-        first: The offset from which the stretch has all records of these batches.
+        first_offset: The offset from which the stretch has all records of these batches.
         limit: The offset before which it has all of them.
         batches: The encoded records.
     """
 
     batch_keys: tuple[Hashable, ...]
-    first: int
+    first_offset: int
     limit: int
     batches: Sequence[EncodedBatch]
 
@@ -151,7 +151,7 @@ class ColdBatches:
 
     def _find(self, name: Hashable, position: int) -> Stretch | None:
         for stretch in self._by_batch.get(name, ()):
-            if stretch.first <= position < stretch.limit:
+            if stretch.first_offset <= position < stretch.limit:
                 self._stretches.move_to_end(stretch)
                 return stretch
         return None

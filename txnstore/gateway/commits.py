@@ -33,14 +33,14 @@ class _Lane:
 
     Attributes:
         waiting: The commands, oldest first.
-        taken: Set when a commit has taken them.
+        taken_event: Set when a commit has taken them.
     """
 
-    __slots__ = ("taken", "waiting")
+    __slots__ = ("taken_event", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[_WaitingCommand] = []
-        self.taken = asyncio.Event()
+        self.taken_event = asyncio.Event()
 
 
 class Commits:
@@ -97,7 +97,7 @@ class Commits:
         due_lanes = [lane_key for lane_key in self._waiting_lanes if lane_key not in busy_lanes]
         for lane_key in due_lanes[: _THREADS - len(busy_lanes)]:
             lane = self._waiting_lanes.pop(lane_key)
-            lane.taken.set()
+            lane.taken_event.set()
             commands = [command for command in lane.waiting if not command.future.done()]
             self.commits += 1
             self.commands += len(commands)
@@ -116,10 +116,10 @@ class Commits:
             return chain_of_partition(tp, self._chains)
         return "transaction", command.producer.producer_id
 
-    async def taken(self) -> None:
+    async def wait_until_taken(self) -> None:
         """Wait until commits have taken all commands that wait now; not those that are submitted meanwhile."""
         for lane in list(self._waiting_lanes.values()):
-            await lane.taken.wait()
+            await lane.taken_event.wait()
 
     def _on_commit_end(self, task: asyncio.Task[None]) -> None:
         del self._running_lanes[task]

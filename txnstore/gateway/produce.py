@@ -81,11 +81,11 @@ class StagedBatch:
     """A batch that waits for its commit.
 
     Attributes:
-        raw: The batch as it came.
+        raw_batch: The batch as it came.
         session: The identity that a client of transactions v1 keeps for many transactions; the partition must have been
             added to the transaction before. None: a client of v2, or no transaction.
         principal: The principal that writes it; None: that of the gateway.
-        appended: The future of its place in the log.
+        appended_future: The future of its place in the log.
         has_times: Whether each of its records has a time; a record without one gets that of the write.
         new_batch: Its rows, inlined or uploaded.
         answer: The answer of its commit; None: it was not submitted.
@@ -93,11 +93,11 @@ class StagedBatch:
 
     topic: CatalogTopic
     tp: TopicPartition
-    raw: RawBatch
+    raw_batch: RawBatch
     producer: ProducerIdentity
     session: ProducerIdentity | None
     principal: str | None
-    appended: asyncio.Future[Appended]
+    appended_future: asyncio.Future[Appended]
     has_times: bool = field(default=True)
     new_batch: NewBatch | None = field(default=None)
     answer: asyncio.Future[tuple[Appended, ...]] | None = field(default=None)
@@ -105,7 +105,7 @@ class StagedBatch:
     @property
     def sender(self) -> ProducerPartition:
         """The producer, as the client knows it, and the partition."""
-        return _producer_partition(self.raw, self.tp)
+        return _producer_partition(self.raw_batch, self.tp)
 
 
 class Produce:
@@ -144,9 +144,9 @@ class Produce:
         except (TxnStoreError, RefusedError) as error:
             return error
         self._staged_batches.append(batch)
-        if batch.raw.producer_id >= 0:
+        if batch.raw_batch.producer_id >= 0:
             self._unanswered_batches.setdefault(batch.sender, []).append(batch)
-            batch.appended.add_done_callback(partial(self._on_answer, batch))
+            batch.appended_future.add_done_callback(partial(self._on_answer, batch))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
@@ -226,7 +226,7 @@ class Produce:
         try:
             while self._staged_batches:
                 # Earlier, a conversion would have fewer batches, which would only wait for their entry.
-                await self._services.commits.taken()
+                await self._services.commits.wait_until_taken()
                 batches = self._take_staged()
                 self.flushes += 1
                 try:
@@ -276,7 +276,7 @@ class Produce:
         """Take the staged batches of the next flush, up to 32 MiB, at least one."""
         size, count = 0, 0
         for batch in self._staged_batches:
-            size += len(batch.raw.data)
+            size += len(batch.raw_batch.data)
             if count and size > _MAX_FLUSH_BYTES:
                 break
             count += 1
@@ -300,7 +300,7 @@ class Produce:
         uploads: list[list[int]] = []
         for indexes in groups.values():
             config = writer_of(batches[indexes[0]].topic).config
-            if sum(len(batches[index].raw.data) for index in indexes) <= config.inline_bytes:
+            if sum(len(batches[index].raw_batch.data) for index in indexes) <= config.inline_bytes:
                 # In a store with several chains each command may get an entry of its own, with all of its bytes.
                 ordered_indexes = sorted(indexes, key=lambda index: batches[index].tp.partition)
                 for shared_indexes in [ordered_indexes] if chains == 1 else [[index] for index in indexes]:
@@ -356,7 +356,7 @@ class Produce:
             refusals.update(dict.fromkeys(indexes, error))
             return None
         for index, new_batch in zip(indexes, encoded_segment.batches, strict=True):
-            raw_batch = batches[index].raw
+            raw_batch = batches[index].raw_batch
             # aiokafka numbers batches from 0 on though no producer id goes with the numbers; brokers look at neither.
             sequence = raw_batch.base_sequence if raw_batch.producer_id >= 0 else NO_PRODUCER
             batches[index].new_batch = replace(new_batch, base_sequence=sequence)
@@ -373,7 +373,7 @@ class Produce:
     def _on_commit(self, batch: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
         """Hand the outcome of a commit to a batch; one that its session may explain is looked up first."""
         if answer.cancelled():
-            batch.appended.cancel()
+            batch.appended_future.cancel()
         elif (error := answer.exception()) is not None:
             if isinstance(error, OUTDATED) and batch.session is not None:
                 self._look_up_refusal(batch, batch.session, error)
@@ -381,8 +381,8 @@ class Produce:
                 self._fail(batch, error)
         else:
             (appended,) = answer.result()
-            if not batch.appended.done():
-                batch.appended.set_result(appended)
+            if not batch.appended_future.done():
+                batch.appended_future.set_result(appended)
             if not appended.duplicate and appended.base_offset >= 0:
                 self._keep_hot(batch, appended)
 
@@ -391,8 +391,8 @@ class Produce:
         _refuse(batch, error)
         if not isinstance(error, _RETRIABLE):
             return
-        if batch.raw.producer_id >= 0:
-            self._repetitions.expect(batch.sender, batch.raw.base_sequence, error)
+        if batch.raw_batch.producer_id >= 0:
+            self._repetitions.expect(batch.sender, batch.raw_batch.base_sequence, error)
         unanswered = self._unanswered_batches.get(batch.sender, [])
         for later_batch in unanswered[unanswered.index(batch) + 1 :] if batch in unanswered else ():
             if later_batch.answer is None or later_batch.answer.cancel():  # No commit has taken it.
@@ -424,7 +424,7 @@ class Produce:
         append_time = appended.timestamp if writer_of(batch.topic).config.append_time else None
         if batch.topic.schema is not None or not (batch.has_times or append_time is not None):
             return  # The stored batch differs from the sent one, and all readers must get the same.
-        data = at_offset(batch.raw, appended.base_offset, append_time=append_time)
+        data = at_offset(batch.raw_batch, appended.base_offset, append_time=append_time)
         self._hot_batches.add(batch.topic.topic_id, batch.tp.partition, appended.base_offset, appended.limit, data)
 
     # Responses --------------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ class Produce:
                 try:
                     if isinstance(batch, Exception):
                         raise batch
-                    answers.append(self._success_fields(partition.index, batch, await batch.appended))
+                    answers.append(self._success_fields(partition.index, batch, await batch.appended_future))
                 except asyncio.CancelledError:
                     raise
                 except Exception as error:  # noqa: BLE001 - The client gets its code.
@@ -513,7 +513,7 @@ def _depends_on_topic(error: Exception) -> bool:
 
 def _is_refused(batch: StagedBatch) -> bool:
     """Whether a batch was refused; that of a disconnected client was only cancelled, and is appended."""
-    return batch.appended.done() and not batch.appended.cancelled()
+    return batch.appended_future.done() and not batch.appended_future.cancelled()
 
 
 def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
@@ -523,9 +523,9 @@ def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
 
 def _refuse(batch: StagedBatch, error: BaseException) -> None:
     """Fail the future of a batch."""
-    if not batch.appended.done():
-        batch.appended.set_exception(error)
-        batch.appended.exception()  # A client that has closed its connection does not ask for it.
+    if not batch.appended_future.done():
+        batch.appended_future.set_exception(error)
+        batch.appended_future.exception()  # A client that has closed its connection does not ask for it.
 
 
 def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
@@ -534,7 +534,7 @@ def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], d
     Also return the number of decoded batches: at least one, without those at the end that need too much memory.
     """
     keyed_batches = {index for index, batch in enumerate(batches) if _needs_keys(writer_of(batch.topic))}
-    decoded_records = to_table([batch.raw for batch in batches], keyed_batches=keyed_batches)
+    decoded_records = to_table([batch.raw_batch for batch in batches], keyed_batches=keyed_batches)
     rows: dict[int, pa.Table] = {}
     refusals: dict[int, Exception] = dict(decoded_records.errors)
     for index, batch in enumerate(batches[: len(decoded_records.counts)]):
@@ -586,7 +586,7 @@ def _segment_groups(
     shared_groups: list[list[int]] = []
     size = 0
     for position in sorted(positions, key=lambda position: (batches[position].tp.partition, position)):
-        length = len(batches[position].raw.data)
+        length = len(batches[position].raw_batch.data)
         if length >= own_segment_bytes:
             own_groups.append([position])
             continue

@@ -75,8 +75,8 @@ def _suggested_view(options: Mapping[str, str]) -> str:
     if path.startswith("file:/") and not path.startswith("file://"):
         path = path.replace("file:", "file://", 1)  # Hadoop writes it with one slash.
     view_options = {"path": path, "topic": options.get("topic") or "…", "systemColumns": "ignore"}
-    listed = ", ".join(f"{name} '{_escape_text(value)}'" for name, value in view_options.items())
-    return f"CREATE TEMPORARY VIEW name USING txnstore OPTIONS ({listed})"
+    options_text = ", ".join(f"{name} '{_escape_text(value)}'" for name, value in view_options.items())
+    return f"CREATE TEMPORARY VIEW name USING txnstore OPTIONS ({options_text})"
 
 
 def _escape_text(text: str) -> str:

@@ -93,8 +93,8 @@ def to_batches(tables: Iterator[pa.Table], target: pa.Schema) -> Iterator[pa.Rec
 def _split_table(tables: list[pa.Table], rows: int, size: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     table = pa.concat_tables(tables)
     count = min(BATCH_ROWS, max(1, rows * _BATCH_BYTES // max(1, size)))
-    for first in range(0, rows, count):
-        yield _to_batch(table.slice(first, count), target)
+    for first_row in range(0, rows, count):
+        yield _to_batch(table.slice(first_row, count), target)
 
 
 def _to_batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:

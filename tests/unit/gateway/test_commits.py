@@ -152,7 +152,7 @@ def test_a_flush_waits_only_for_the_commands_before_it() -> None:
             commits = Commits(cast("Connection", connection), threads, lambda: None)
             pending = {commits.submit(InitProducer("a"), None) for _ in range(40)}
             await asyncio.sleep(0)
-            waiting = asyncio.create_task(commits.taken())
+            waiting = asyncio.create_task(commits.wait_until_taken())
             while not waiting.done() and ended < 20:
                 connection.release.release()
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

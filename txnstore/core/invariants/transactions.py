@@ -55,12 +55,12 @@ def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
             if partition is None:
                 yield f"{tp}: transactional id {txn.transactional_id!r} lists it, but there is no such partition"
                 continue
-            listed = partition.open_txns.get(txn.producer_id)
+            listed_offset = partition.open_txns.get(txn.producer_id)
             first_offset = _first_offset(partition, txn)
-            if listed != first_offset:
+            if listed_offset != first_offset:
                 yield (
                     f"{tp}: the open transaction of {txn.transactional_id!r} begins at {first_offset}, "
-                    f"but the table of open transactions says {listed}"
+                    f"but the table of open transactions says {listed_offset}"
                 )
 
 

@@ -202,8 +202,8 @@ class _FileFrame:
         """Return the frame; None if this Spark cannot be given a list of files."""
         group, stored_schema = self._group, types.spark_schema(self._columns.stored(self._group.layout))
         segments = [file.segment for file in group.files]
-        listed = [ListedFile(f"{root}/{quote(segment.key)}", segment.size) for segment in segments]
-        frame = read_listed(spark, types.ddl(stored_schema), listed)
+        listed_files = [ListedFile(f"{root}/{quote(segment.key)}", segment.size) for segment in segments]
+        frame = read_listed(spark, types.ddl(stored_schema), listed_files)
         if frame is None:
             return None
         if group.cut:

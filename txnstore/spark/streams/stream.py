@@ -174,10 +174,10 @@ class Stream:
         bounds = all_bounds(self._connection, view, tps, replace(options, end="latest", end_ms=None))
         # "latest" is where a reader of this isolation stops: records of open transactions are read when they commit.
         return {
-            tp: first
+            tp: first_offset
             if _has_start_offset(options, tp)
-            else min(first, view.partitions[tp].read_limit(options.isolation))
-            for tp, (first, _) in bounds.items()
+            else min(first_offset, view.partitions[tp].read_limit(options.isolation))
+            for tp, (first_offset, _) in bounds.items()
         }
 
     def _stored_or_commit(self, group: str, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

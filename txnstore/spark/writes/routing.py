@@ -197,5 +197,5 @@ def _drop_foreign_columns(rows: pa.Table, writer: TopicWriter) -> pa.Table:
 def _unknown_topic_error(name: str | None, topics: Mapping[str, TopicWriter]) -> Exception:
     if name is None:
         return SchemaMismatchError(f"column {TOPIC!r} is null in a row; it must name the row's topic")
-    listed = ", ".join(sorted(topics)[:10]) or "none yet"
-    return UnknownTopicOrPartitionError(f"there is no topic {name!r}; the topics are: {listed}")
+    names = ", ".join(sorted(topics)[:10]) or "none yet"
+    return UnknownTopicOrPartitionError(f"there is no topic {name!r}; the topics are: {names}")

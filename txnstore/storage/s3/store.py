@@ -115,15 +115,15 @@ class S3Store:
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
         infos: list[ObjectInfo] = []
-        after = self._root + start_after if start_after else ""
+        last_key = self._root + start_after if start_after else ""
         while limit is None or len(infos) < limit:
             max_objects = None if limit is None else limit - len(infos)
-            request = partial(_list_objects, self._root + prefix, after, max_objects)
-            listed = self._run_request(Kind.READ, prefix, request)
-            infos.extend(self._object_infos(listed))
-            if max_objects is None or len(listed) < max_objects:
+            request = partial(_list_objects, self._root + prefix, last_key, max_objects)
+            found_objects = self._run_request(Kind.READ, prefix, request)
+            infos.extend(self._object_infos(found_objects))
+            if max_objects is None or len(found_objects) < max_objects:
                 break
-            after = listed[-1].key
+            last_key = found_objects[-1].key
         return infos
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -184,9 +184,9 @@ class S3Store:
     def _full_key(self, key: str) -> str:
         return self._root + check_key(key)
 
-    def _object_infos(self, listed: Sequence[Found]) -> Iterator[ObjectInfo]:
+    def _object_infos(self, found_objects: Sequence[Found]) -> Iterator[ObjectInfo]:
         """Yield the listed objects by their keys in the store, without those that it cannot have written."""
-        for item in listed:
+        for item in found_objects:
             key = item.key[len(self._root) :]
             try:
                 check_key(key)
