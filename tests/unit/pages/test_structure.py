@@ -187,7 +187,7 @@ CHANGING = {
     "Fetched",
     "KeptGroup",
     "KeptMember",
-    "Live",
+    "LiveGroup",
     "PollingSchedule",
     "QueuedCommand",
     "SegmentFindings",
