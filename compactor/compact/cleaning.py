@@ -76,7 +76,9 @@ def clean(
     plans.sort(key=lambda item: item[1].dirty_ratio, reverse=True)
 
     def job(topic: CatalogTopic, plan: CleanPlan) -> Job[Cleaned]:
-        return partial(_clean, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory)
+        return partial(
+            _clean_partition, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory
+        )
 
     def time_of_start(plan: CleanPlan) -> int:
         return time_of_upload(connection.runtime, connection.chains, plan.tp)
@@ -86,7 +88,11 @@ def clean(
     replacements = Replacements.of(connection)
     for (topic, plan, started_at), upload in engine.run(jobs):
         try:
-            result = CleanResult(plan) if options.dry_run else _replace(topic, plan, started_at, upload, replacements)
+            result = (
+                CleanResult(plan)
+                if options.dry_run
+                else _replace_cleaned(topic, plan, started_at, upload, replacements)
+            )
         except PARTIAL as error:
             failures.clean(plan.tp, error)
             continue
@@ -116,7 +122,7 @@ def _is_compacted(topic: CatalogTopic) -> bool:
     return writer.config.compacts and writer.key_column is not None
 
 
-def _clean(
+def _clean_partition(
     objects: ObjectStore,
     pool: Executor,
     runtime: Runtime,
@@ -130,7 +136,7 @@ def _clean(
     return Clean(objects, pool, runtime, topic, plan, now, target_bytes, memory).run()
 
 
-def _replace(
+def _replace_cleaned(
     topic: CatalogTopic, plan: CleanPlan, started: int, upload: Callable[[], Cleaned], replacements: Replacements
 ) -> CleanResult:
     """Upload the records that stay, then replace the sources and move the checkpoint with one entry."""

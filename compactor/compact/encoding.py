@@ -50,7 +50,7 @@ class BackgroundQueue:
         self._lock = threading.Lock()
         #: The tasks that have not begun.
         self._waiting: deque[Task[None]] = deque()
-        #: Whether a thread of the pool runs :meth:`_work`, or is about to.
+        #: Whether a thread of the pool runs :meth:`_run_waiting`, or is about to.
         self._is_working = False
         #: Held while a task runs; the end of the block takes it, so that none runs afterwards.
         self._work_lock = threading.Lock()
@@ -74,7 +74,7 @@ class BackgroundQueue:
             self._waiting.append(task)
             busy, self._is_working = self._is_working, True
         if not busy:
-            self._pool.submit(self._work)
+            self._pool.submit(self._run_waiting)
 
     def wait(self) -> None:
         """Wait until all work has ended. Raises the first error of it."""
@@ -86,7 +86,7 @@ class BackgroundQueue:
         task.result()
         self._bytes -= size
 
-    def _work(self) -> None:
+    def _run_waiting(self) -> None:
         """Run waiting tasks in order until there are none, or one fails."""
         with self._work_lock:
             while True:

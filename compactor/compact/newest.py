@@ -60,8 +60,8 @@ class NewestByKey:
             settings["threads"] = threads
         self._database = duckdb.connect(":memory:", config=settings)
         # In a process without a main file, such as an interactive one, DuckDB draws it on standard output.
-        self._run("SET enable_progress_bar = false")
-        self._run(f"CREATE TABLE seen ({_KEY} BLOB, {_OFFSET} BIGINT)")
+        self._execute("SET enable_progress_bar = false")
+        self._execute(f"CREATE TABLE seen ({_KEY} BLOB, {_OFFSET} BIGINT)")
         #: The tables that were added and are not in the database yet, and the number and size of their rows.
         self._pending: list[pa.Table] = []
         self._rows = self._bytes = 0
@@ -78,20 +78,20 @@ class NewestByKey:
         self._bytes += table.nbytes
         self.records += table.num_rows
         if self._rows >= _ROWS or self._bytes >= self._memory // _ADDED_PART:
-            self._store()
+            self._store_pending()
 
-    def _store(self) -> None:
+    def _store_pending(self) -> None:
         if self._rows:
             table = pa.concat_tables(self._pending)
             self._pending, self._rows, self._bytes = [], 0, 0
-            self._run(f"INSERT INTO seen SELECT {_KEY}, max({_OFFSET}) FROM added GROUP BY {_KEY}", table)
+            self._execute(f"INSERT INTO seen SELECT {_KEY}, max({_OFFSET}) FROM added GROUP BY {_KEY}", table)
 
     def count(self) -> int:
         """The number of keys; call it after the last :meth:`add` and before :meth:`offsets`."""
-        self._store()
-        self._run(f"CREATE TABLE newest AS SELECT max({_OFFSET}) AS {_OFFSET} FROM seen GROUP BY {_KEY}")
-        self._run("DROP TABLE seen")
-        ((keys,),) = self._run("SELECT count(*) FROM newest")
+        self._store_pending()
+        self._execute(f"CREATE TABLE newest AS SELECT max({_OFFSET}) AS {_OFFSET} FROM seen GROUP BY {_KEY}")
+        self._execute("DROP TABLE seen")
+        ((keys,),) = self._execute("SELECT count(*) FROM newest")
         return int(keys)
 
     def offsets(self) -> Iterator[Offsets]:
@@ -107,7 +107,7 @@ class NewestByKey:
                 return
             yield batch.column(0).to_numpy()
 
-    def _run(self, query: str, table: pa.Table | None = None) -> list[Any]:
+    def _execute(self, query: str, table: pa.Table | None = None) -> list[Any]:
         try:
             if table is not None:
                 self._database.register("added", table)

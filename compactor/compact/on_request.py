@@ -55,12 +55,12 @@ def plan_merges(
     plans: list[MergePlan] = []
     for run in _runs(partition, log, target_bytes, config):
         rest = _without_dominant(run, log)
-        plans += _unmerged(run[: len(run) - len(rest)], log, must_move)
+        plans += _plans_of_unmerged(run[: len(run) - len(rest)], log, must_move)
         plan = log.plan(rest)
         if len(plan.sources) >= max(2, min_segments) or any(must_move(source.batch) for source in plan.sources):
             plans.append(plan)
         else:
-            plans += _unmerged(rest, log, must_move)
+            plans += _plans_of_unmerged(rest, log, must_move)
     return plans
 
 
@@ -111,7 +111,9 @@ def _without_dominant(run: list[Batch], log: LogOfMerges) -> list[Batch]:
     return run[first_merged:]
 
 
-def _unmerged(batches: Iterable[Batch], log: LogOfMerges, must_move: Callable[[Batch], bool]) -> Iterator[MergePlan]:
+def _plans_of_unmerged(
+    batches: Iterable[Batch], log: LogOfMerges, must_move: Callable[[Batch], bool]
+) -> Iterator[MergePlan]:
     """The plans for batches that are not merged: aborted ones go, in adjacent groups, and some ranges move."""
     for aborted, group in groupby(batches, key=log.is_aborted):
         if aborted:

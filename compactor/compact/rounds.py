@@ -123,7 +123,7 @@ class _Rounds:
         self, connection: Connection, topic: str | None, max_bytes: int | None, options: CompactionOptions
     ) -> None:
         self._connection, self._topic, self._max_bytes = connection, topic, max_bytes
-        self._options = replace(options, choose=self._choose)
+        self._options = replace(options, choose=self._choose_partitions)
         #: The partitions that failed last time. They come last, so that the others are not held up by them.
         self._failed: set[TopicPartition] = set()
         #: Of the current round: the number of partitions that are due, and of those that others hold, and its choice.
@@ -136,14 +136,14 @@ class _Rounds:
         while rounds is None or number < rounds:
             number += 1
             began = runtime.monotonic()
-            result = self._round()
+            result = self._run_round()
             idle_rounds = 0 if result.worked else idle_rounds + 1
             wait = interval * min(2 ** max(0, idle_rounds - 1), _MAX_BACKOFF)
             yield replace(result, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
             if rounds is None or number < rounds:
                 runtime.sleep(wait)
 
-    def _round(self) -> Round:
+    def _run_round(self) -> Round:
         """One round; the caller numbers and times it."""
         failures, self._due, self._held, self._chosen_partitions = Failures(), 0, 0, []
         try:
@@ -154,7 +154,9 @@ class _Rounds:
         self._failed = self._failed.difference(self._chosen_partitions) | failures.uncleaned | failures.unmerged
         return Round(report=report, due=self._due, held=self._held, error=failures.error)
 
-    def _choose(self, planned: Sequence[PartitionCompaction], held: Collection[TopicPartition]) -> list[TopicPartition]:
+    def _choose_partitions(
+        self, planned: Sequence[PartitionCompaction], held: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
         """The filthiest partitions first, then those with most to merge, within the budget.
 
         Cleans come first, in the order in which :func:`txnstore.compactor.compact.cleaning.clean` does them (CMP-20).

@@ -52,7 +52,7 @@ def read_sources(
     objects = with_read_cache(objects)
     for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
         if inlined:
-            yield from (entries.read(block, columns) for block in _blocks(run))
+            yield from (entries.read(block, columns) for block in _blocks_of_inlined(run))
             continue
         ahead = not memory.few_threads
         tables = read_ahead(objects, pool, run, columns, together=True, window=memory.fetched, decode_ahead=ahead)
@@ -62,7 +62,7 @@ def read_sources(
             yield from _in_parts(in_blocks(tables, memory.rows // _JOINED_PART), memory.rows)
 
 
-def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:
+def _blocks_of_inlined(sources: Iterable[Slice]) -> Iterator[list[Slice]]:
     """Inlined sources whose rows become a table: no more bytes, and no more entries to fetch, than that allows."""
     fetched = set[tuple[str, int | None]]()
     block: list[Slice] = []

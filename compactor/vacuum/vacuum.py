@@ -265,12 +265,12 @@ class _Vacuum:
         _check_deletable(connection, force=force)
         if not dry_run:
             connection.chains.save_if_overdue()
-        kept_tables = self._publish(tables=tables) if self._has_tables else ""
+        kept_tables = self._publish_tables(tables=tables) if self._has_tables else ""
         self._tables_in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
         if not self._has_tables and any(
             not each.dropped for cut in self._tables_in_use.cuts[-1:] for each in cut.tables.values()
         ):
-            kept_tables = self._publish(tables=tables)  # The last table of the store ends.
+            kept_tables = self._publish_tables(tables=tables)  # The last table of the store ends.
             self._tables_in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
         segments = _segment_pages(connection.objects)
         first_page = next(segments)
@@ -314,7 +314,7 @@ class _Vacuum:
         """Whether a topic has a table."""
         return any(topic.config.get(TABLE_FORMAT) for topic in self._connection.view(refresh=False).topics.values())
 
-    def _publish(self, *, tables: bool) -> str:
+    def _publish_tables(self, *, tables: bool) -> str:
         """Publish the tables; return why that failed, or an empty text.
 
         Raises:
@@ -476,14 +476,14 @@ class _ObjectsInUse:
 
     def __init__(self, view: View, long_removed: set[str]) -> None:
         self.long_removed = long_removed
-        self._collect(view)
+        self._collect_keys(view)
 
     def refresh(self, view: View) -> None:
         """Continue with a newer view; the keys are collected again only if something has changed."""
         if view is not self.view:
-            self._collect(view)
+            self._collect_keys(view)
 
-    def _collect(self, view: View) -> None:
+    def _collect_keys(self, view: View) -> None:
         # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
         self.view, self.removals = view, view.removals
         self.keys = {key.casefold() for key in named_keys(view)}

@@ -45,7 +45,7 @@ def describe(blocked: Iterable[BlockedPartition], now: int, *, read_only: bool, 
     causes: dict[Cause, list[BlockedPartition]] = {}
     for part in blocked:
         causes.setdefault(_cause(part, "past" if past else _kind_of_wait(part, now)), []).append(part)
-    return {cause: _text(cause[1], parts, read_only=read_only) for cause, parts in causes.items()}
+    return {cause: _describe_wait(cause[1], parts, read_only=read_only) for cause, parts in causes.items()}
 
 
 def _cause(part: BlockedPartition, kind: str) -> Cause:
@@ -60,7 +60,7 @@ def _kind_of_wait(part: BlockedPartition, now: int) -> str:
     return "expired" if part.expires_at < now else "open"
 
 
-def _text(kind: str, parts: list[BlockedPartition], *, read_only: bool) -> str:
+def _describe_wait(kind: str, parts: list[BlockedPartition], *, read_only: bool) -> str:
     """Describe records that cannot be read: how many, since when, behind which transaction, and what to do."""
     count = sum(part.records for part in parts)
     names = ", ".join(str(part.tp) for part in parts[:3])

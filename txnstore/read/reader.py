@@ -281,7 +281,7 @@ def _read_pieces(slices: Iterable[OpenSlice], columns: Columns) -> Iterator[pa.T
     for _, alike in groupby(decoded, kind):
         rows, runs = zip(*alike, strict=True)
         try:
-            yield evaluate(columns, _concatenated(rows), runs)
+            yield evaluate(columns, _concatenate_rows(rows), runs)
         except _UNFIT:
             for table, run in zip(rows, runs, strict=True):
                 _evaluate_run(columns, table, run)  # Names the segment.
@@ -350,7 +350,7 @@ def _evaluate_run(columns: Columns, table: pa.Table, run: Run) -> pa.Table:
         raise unreadable(run.part.batch.segment, error) from error
 
 
-def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+def _concatenate_rows(tables: Sequence[pa.Table]) -> pa.Table:
     """The rows of tables with the same columns, which may be none."""
     if tables[0].num_columns:
         return pa.concat_tables(tables)

@@ -56,7 +56,7 @@ class SharedSegments:
         Raises:
             CorruptionError: As :meth:`read`.
         """
-        names = [_name(part.batch.segment) for part in slices]
+        names = [_segment_name(part.batch.segment) for part in slices]
         slice_by_name = dict(zip(names, slices, strict=True))
         files = {name: file for name in slice_by_name if (file := self._kept.find(name)) is not None}
         missing_slices = [part for name, part in slice_by_name.items() if name not in files]
@@ -64,11 +64,11 @@ class SharedSegments:
         for decoded in self._pool().map(self._decode, (missing_slices[task::tasks] for task in range(tasks))):
             files.update(decoded)
             for name, file in decoded.items():
-                self._kept.keep(name, file, _size(file.table))
+                self._kept.keep(name, file, _table_size(file.table))
         return [(part, files[name]) for part, name in zip(slices, names, strict=True)]
 
     def _decode(self, parts: Iterable[Slice]) -> dict[_Name, DecodedSegment]:
-        return {_name(part.batch.segment): self._decode_segment(part) for part in parts}
+        return {_segment_name(part.batch.segment): self._decode_segment(part) for part in parts}
 
     def _decode_segment(self, part: Slice) -> DecodedSegment:
         """All rows of the segment of a slice, decoded once for a caller with a read cache."""
@@ -79,9 +79,9 @@ class SharedSegments:
         return decode() if file is None else file
 
 
-def _name(segment: Segment) -> _Name:
+def _segment_name(segment: Segment) -> _Name:
     return segment.key, segment.sha256, segment.rows
 
 
-def _size(table: pa.Table) -> int:
+def _table_size(table: pa.Table) -> int:
     return int(table.get_total_buffer_size()) + _OVERHEAD

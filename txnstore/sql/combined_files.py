@@ -36,7 +36,7 @@ def combined_files(plan: RowPlan, segments: SharedSegments) -> dict[str, TableFi
     topic = plan.columns.topic
     topic_state = f"{topic.topic_id}-{topic.version}-{topic.revision}"
     return {
-        f"fresh/{topic_state}/{_digest(run)}.parquet": TableFile(partial(segments.read, run, plan.columns))
+        f"fresh/{topic_state}/{_rows_digest(run)}.parquet": TableFile(partial(segments.read, run, plan.columns))
         for run in runs(plan.slices)
     }
 
@@ -63,7 +63,7 @@ def _partition_and_start(part: Slice) -> tuple[int, int]:
     return part.tp.partition, part.start
 
 
-def _digest(slices: Sequence[Slice]) -> str:
+def _rows_digest(slices: Sequence[Slice]) -> str:
     """A name for the rows of the slices."""
     names = [
         f"{part.tp.partition} {part.start} {part.limit} {part.origin} {part.rows.start} "

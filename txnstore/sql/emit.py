@@ -22,7 +22,7 @@ _FILES = Ability(several=True)
 
 def emit(connection: Connection, snapshot: Snapshot, isolation: Isolation) -> str:
     """Write one ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
-    root = _root(connection.objects)
+    root = _key_prefix(connection.objects)
     view = snapshot.view
     names = view_names(view)
     heads = [chain.sequence for chain in view.states]
@@ -48,7 +48,7 @@ def emit(connection: Connection, snapshot: Snapshot, isolation: Isolation) -> st
     return "\n\n".join(parts) + "\n"
 
 
-def _root(objects: ObjectStore) -> str:
+def _key_prefix(objects: ObjectStore) -> str:
     """The prefix of keys in a DuckDB without txnstore: the absolute folder or the ``s3://`` URL."""
     url, folder = objects.url, local_root(objects)
     if folder is not None:

@@ -60,11 +60,11 @@ class OpenFile(io.RawIOBase):
         start, end = self.tell(), self._size
         if size is not None and size >= 0:
             end = min(end, start + size)
-        piece = self._bytes(start, end) if start < end else b""
+        piece = self._read_range(start, end) if start < end else b""
         self._positions.current = start + len(piece)
         return piece
 
-    def _bytes(self, start: int, end: int) -> bytes:
+    def _read_range(self, start: int, end: int) -> bytes:
         last_read = self._last_read
         if last_read is None or not last_read[0] <= start <= end <= last_read[0] + len(last_read[1].data):
             last_read = self._last_read = self._part(start, end)

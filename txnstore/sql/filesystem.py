@@ -220,7 +220,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def content(self, path: str) -> Content:
         """Return the bytes of a file; an error of the store is noted."""
         with self._noting_damage():
-            return self._cache.get(path, self._file(path).load)
+            return self._cache.get(path, self._file_at(path).load)
 
     def part(self, path: str, load: Callable[[], bytes]) -> Content:
         """Return the bytes of a part of a file, like :meth:`content`; ``path`` names the part."""
@@ -229,7 +229,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     def size_of(self, path: str) -> int:
         """Return the size of a file in bytes; loads the file if its size is not known."""
-        size = self._file(path).size
+        size = self._file_at(path).size
         return len(self.content(path).data) if size is None else size
 
     def segments(self) -> list[SegmentObject]:
@@ -237,11 +237,11 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         files = [file for file, call in list(self._files.values()) if call == self._calls]
         return [file for file in files if isinstance(file, SegmentObject)]
 
-    def _segment(self, path: str) -> SegmentObject | None:
+    def _segment_at(self, path: str) -> SegmentObject | None:
         file, _ = self._files.get(path, (None, 0))
         return file if isinstance(file, SegmentObject) else None
 
-    def _file(self, path: str) -> VirtualFile:
+    def _file_at(self, path: str) -> VirtualFile:
         try:
             return self._files[path][0]
         except KeyError:
@@ -274,7 +274,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     def _local_file(self, path: str) -> str | None:
         """The local file with the bytes of a segment, after a check of its bytes; None if there is none."""
-        segment = self._segment(path) if self._root is not None else None
+        segment = self._segment_at(path) if self._root is not None else None
         if segment is None or not segment.is_parquet:
             return None
         described = segment.described
@@ -325,5 +325,5 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
             msg = f"{path} is read-only"
             raise PermissionError(msg)
         name = self._strip_protocol(path)
-        segment = self._segment(name)
+        segment = self._segment_at(name)
         return OpenFile(self, name, None if segment is None else segment.parts())

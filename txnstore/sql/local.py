@@ -37,11 +37,11 @@ def is_intact(path: str, sha256: str, size: int) -> bool:
         size: The expected number of bytes.
     """
     try:
-        if _verified.get(path) == (sha256, *_state(Path(path).stat())):
+        if _verified.get(path) == (sha256, *_file_state(Path(path).stat())):
             return True
         with open(path, "rb", opener=open_at_once) as file:
             # The state before the read: a change during the read makes the next call read again.
-            state = _state(os.fstat(file.fileno()))
+            state = _file_state(os.fstat(file.fileno()))
             if state[1] != size or hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                 return False
     except OSError:
@@ -52,6 +52,6 @@ def is_intact(path: str, sha256: str, size: int) -> bool:
     return True
 
 
-def _state(status: os.stat_result) -> tuple[int, int, int, int]:
+def _file_state(status: os.stat_result) -> tuple[int, int, int, int]:
     """What changes with the bytes of a file; a program can set all of it but the last, the time of the change."""
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

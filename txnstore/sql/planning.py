@@ -109,7 +109,7 @@ def _refused_plan(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
 
 def _shared_segments(connection: Connection) -> SharedSegments:
     """The shared segments that all databases of a store have decoded."""
-    make = partial(SharedSegments, connection.objects, _pool(connection))
+    make = partial(SharedSegments, connection.objects, _pool_getter(connection))
     return connection.cached(SharedSegments, make)
 
 
@@ -183,7 +183,9 @@ def inspection_files(folder: str, connection: Connection, view: View) -> dict[st
         view: The view to show.
     """
     heads = [chain.sequence for chain in view.states]
-    entries = EntryHistory(connection.objects, connection.keys, _pool(connection), heads, _deletable_up_to(connection))
+    entries = EntryHistory(
+        connection.objects, connection.keys, _pool_getter(connection), heads, _deletable_up_to(connection)
+    )
     readable = _readability_check(connection)
     files: dict[str, VirtualFile] = {name: _state_table(name, view, readable) for name in inspection.SCHEMAS}
     files |= {name: _entry_table(name, entries) for name in history.SCHEMAS}
@@ -205,7 +207,7 @@ def _entry_table(name: str, entries: EntryHistory) -> TableFile:
     return TableFile(lambda: entries.table(name))
 
 
-def _pool(connection: Connection) -> Callable[[], Executor]:
+def _pool_getter(connection: Connection) -> Callable[[], Executor]:
     """A function that returns the executor of the store, or a new one after the connection was released."""
     weak, runtime = ref(connection), connection.runtime
 

@@ -203,7 +203,7 @@ class _Database:
         topics = [self._topics[name] for name in sorted(self._topics.keys() & names)]
         schemas = [self._schema_of_view(connection, view_name, topic, isolation) for view_name, topic in topics]
         # Objects that a method of the relation creates go to the first schema of the path, which belongs to this call.
-        call_schema = _unguessable("call")
+        call_schema = _unguessable_schema("call")
         self._call_count += 1
         cursor.execute(f"CREATE SCHEMA {call_schema}; SET search_path = '{','.join([call_schema, *schemas])}'")
         if "txn" in names:
@@ -229,13 +229,13 @@ class _Database:
             shown_parts = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest_view = self._newest_views.get(key)
             if newest_view is None or not _are_same_objects(newest_view.seen, shown_parts):
-                planned_view = self._plan(connection, view_name, topic, isolation, shown_parts)
+                planned_view = self._plan_view(connection, view_name, topic, isolation, shown_parts)
                 self._live_characters += planned_view.size - (0 if newest_view is None else newest_view.size)
                 newest_view = self._newest_views[key] = planned_view
             self._current_schemas[key] = newest_view.schema
         return self._current_schemas[key]
 
-    def _plan(
+    def _plan_view(
         self,
         connection: Connection,
         view_name: str,
@@ -251,7 +251,7 @@ class _Database:
         self.files.keep(plan.files)
         schema = self._schemas.get((view_name, plan.select))
         if schema is None:
-            schema = _unguessable("view")
+            schema = _unguessable_schema("view")
             with self.files.planning():
                 self.main.execute(
                     f"CREATE SCHEMA IF NOT EXISTS {schema}; "
@@ -269,15 +269,16 @@ class _Database:
         if shown_state is None or shown_state[0] is not view:
             self._state_count += 1
             shown_state = view, self._state_count
-            self.files.keep(inspection_files(_folder(shown_state[1]), connection, view))
-        statement = f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(shown_state[1]), view, isolation)}"
+            self.files.keep(inspection_files(_inspection_folder(shown_state[1]), connection, view))
+        value = _inspection_variable(_inspection_folder(shown_state[1]), view, isolation)
+        statement = f"SET VARIABLE {quote(_SHOWN)} = {value}"
         if self._inspected is None:  # DuckDB binds a view when it is created, so the variable must have a value.
             self.main.execute(";\n".join([statement, *_inspection_statements()]))
         self._inspected = shown_state
         cursor.execute(statement)
 
 
-def _unguessable(kind: str) -> str:
+def _unguessable_schema(kind: str) -> str:
     """The quoted name of a new schema, which no other call can name: it has tables of one call, or an earlier view."""
     return f'"txn {kind} {secrets.token_hex(16)}"'
 
@@ -287,12 +288,12 @@ def _are_same_objects(one: tuple[object, ...], other: tuple[object, ...]) -> boo
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _folder(state: int) -> str:
+def _inspection_folder(state: int) -> str:
     """The folder of the inspection tables of a state."""
     return f"state/{state}"
 
 
-def _variable(folder: str, view: View, isolation: Isolation) -> str:
+def _inspection_variable(folder: str, view: View, isolation: Isolation) -> str:
     """The value of the variable that selects what ``txn`` shows."""
     expressions = inspected(folder, view, isolation)
     return (

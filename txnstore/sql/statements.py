@@ -47,14 +47,16 @@ def parse(connection: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
         msg = "the query contains no statement"
         raise InvalidConfigError(msg)
     for statement in statements:
-        if _kind(statement) == "LOAD" and _first_word(statement) in {"INSTALL", "FORCE"}:
+        if _statement_kind(statement) == "LOAD" and _first_word(statement) in {"INSTALL", "FORCE"}:
             msg = (
                 "INSTALL is refused, because queries download nothing: install the extension with DuckDB itself, then "
                 "LOAD it"
             )
             raise InvalidConfigError(msg)
     # What follows ATTACH may write to another database, which lasts.
-    if _kind(statements[-1]) in _FORGOTTEN and not any(_kind(statement) == "ATTACH" for statement in statements[:-1]):
+    if _statement_kind(statements[-1]) in _FORGOTTEN and not any(
+        _statement_kind(statement) == "ATTACH" for statement in statements[:-1]
+    ):
         msg = (
             f"{_first_word(statements[-1])} would change only the database of this call, which ends with it: end with "
             "a query, write records with a producer, or keep a connection (store.duckdb()) for tables and settings"
@@ -71,7 +73,7 @@ def is_plain(query: str, statements: list[Any]) -> bool:
     """
     if _LISTING.search(query) or (_DESC.search(query) and _COMMENT_START.search(query)):
         return False
-    return all(_kind(statement) == "SELECT" for statement in statements)
+    return all(_statement_kind(statement) == "SELECT" for statement in statements)
 
 
 def names_in(query: str) -> set[str]:
@@ -99,7 +101,7 @@ def quoting_advice(query: str, topics: Iterable[str]) -> str:
     )
 
 
-def _kind(statement: Any) -> str:
+def _statement_kind(statement: Any) -> str:
     return str(statement.type.name)
 
 

@@ -258,7 +258,7 @@ class _Check:
         newest view are read, if neither retention nor a clean has reached them.
         """
         try:
-            return self._sums(view, tp, file, columns)
+            return self._sums_of_rows(view, tp, file, columns)
         except CorruptionError as error:
             if not is_missing(error):
                 raise
@@ -267,11 +267,11 @@ class _Check:
         if topic is not None and topic.topic_id == topic_at_cut.topic_id:
             log = newest_view.find_partition(tp)
             if log.log_start <= file.first and log.clean_until <= file.first:
-                return self._sums(newest_view, tp, file, columns)
+                return self._sums_of_rows(newest_view, tp, file, columns)
         self.skipped = f"a vacuum has deleted rows of {tp} that the table has: publish, then check"
         return None
 
-    def _sums(self, view: View, tp: TopicPartition, file: DataFile, columns: Columns) -> Sums:
+    def _sums_of_rows(self, view: View, tp: TopicPartition, file: DataFile, columns: Columns) -> Sums:
         log = view.find_partition(tp)
         slices = visible_slices(tp, log, Isolation.READ_COMMITTED, file.first, file.last + 1)
         tables = read_ahead(self._connection.objects, self._connection.pool, slices, columns, together=True)

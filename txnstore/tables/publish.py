@@ -210,7 +210,7 @@ class Publisher:
         if cut is not None and checks_names:
             self._find_foreign_versions(cut)
         if cut is not None and (checks_names or cut.number != self._completed_cut_number):
-            self._complete(cut)
+            self._copy_versions(cut)
         if checks_names:
             self._names_checked_at = began
         view = connection.unblocked(connection.view())
@@ -246,7 +246,7 @@ class Publisher:
         self._swept_topics.clear()
         self._report_skipped_versions(old_tables, versions)
         self._table_states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
-        self._complete(document, {topic: version.data for topic, version in versions.items()})
+        self._copy_versions(document, {topic: version.data for topic, version in versions.items()})
         report = self._report(document, versions)
         extra = {"cut": report.cut, "tables": len(report.changes)}
         if versions:
@@ -420,7 +420,7 @@ class Publisher:
 
     # Copies -----------------------------------------------------------------------------------------------------------
 
-    def _complete(self, cut: CutDocument, written: Mapping[str, bytes] | None = None) -> None:
+    def _copy_versions(self, cut: CutDocument, written: Mapping[str, bytes] | None = None) -> None:
         """Copy the versions of a cut to the names that engines look for: the new ones, or all that are not copied.
 
         Costs of each changed table two PUTs; of a cut of another publisher, or an earlier process, a GET of the hint of

@@ -159,7 +159,7 @@ class TableWork:
         published_at = (
             max(now, current.published) if current is not None else now
         )  # Clocks differ, and times must not decrease.
-        snapshots, groups = self._snapshots(metadata, changes, published_at)
+        snapshots, groups = self._write_snapshots(metadata, changes, published_at)
         metadata = metadata.with_snapshots(snapshots).with_history(now - HISTORY_MS, HISTORY_SNAPSHOTS)
         key, data = encode_metadata(self._connection, self.topic.name, number, metadata)
         self._connection.objects.put(key, data)
@@ -190,7 +190,7 @@ class TableWork:
             {trim.file.path: writer.write_deletes(trim) for trim in trims},
         )
 
-    def _snapshots(
+    def _write_snapshots(
         self, metadata: TableMetadata, changes: Sequence[Step], now: int
     ) -> tuple[tuple[TableSnapshot, ...], tuple[Group, ...]]:
         """Write the manifests and lists of all snapshots; return the snapshots and the last manifests."""

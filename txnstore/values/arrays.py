@@ -42,7 +42,7 @@ def array_of(values: Any, field: pa.Field) -> Any:
     try:
         if from_pandas and values.dtype != object:
             return pa.array(values, from_pandas=True)
-        return _convert(list(values), field, from_pandas=from_pandas)
+        return _convert_values(list(values), field, from_pandas=from_pandas)
     except (
         pa.ArrowException,
         OverflowError,
@@ -52,7 +52,7 @@ def array_of(values: Any, field: pa.Field) -> Any:
         raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
 
 
-def _convert(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
+def _convert_values(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
     """Convert Python values to an Arrow array, exactly; values that Arrow takes wrongly are converted before."""
     kinds = {kind.__name__: kind for kind in set(map(type, values))}
     if not _MISSING_TYPE_NAMES.isdisjoint(kinds):
@@ -120,7 +120,7 @@ def _convert_nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool
 
     def convert_inner(items: Sequence[Any], data_type: pa.DataType) -> pa.Array:
         part = pa.field(field.name, data_type)
-        array = _convert(items, part, from_pandas=from_pandas)
+        array = _convert_values(items, part, from_pandas=from_pandas)
         column = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
         return cast_column(column, part).combine_chunks()
 

@@ -42,7 +42,7 @@ def test_too_little_memory_and_no_space_are_clear_errors(tmp_path: Path) -> None
     ):
         _fill(newest)
     with NewestByKey(MIN_MEMORY // 4, str(tmp_path)) as newest:
-        newest._run("SET max_temp_directory_size = '1MB'")
+        newest._execute("SET max_temp_directory_size = '1MB'")
         with pytest.raises(NoSpaceError, match="cannot spill to"):
             _fill(newest)
     assert list(tmp_path.iterdir()) == []
@@ -60,4 +60,4 @@ def test_no_records_have_no_newest() -> None:
 def test_nothing_is_drawn_on_standard_output() -> None:
     """In a process without a main file, DuckDB draws a progress bar there after 2 seconds."""
     with NewestByKey(MIN_MEMORY) as newest:
-        assert newest._run("SELECT current_setting('enable_progress_bar')") == [(False,)]
+        assert newest._execute("SELECT current_setting('enable_progress_bar')") == [(False,)]

@@ -71,7 +71,7 @@ def test_a_slice_that_the_log_start_cuts_may_have_fewer_rows_than_its_batch() ->
 
 
 def blocks(parts: Sequence[Slice]) -> list[list[int]]:
-    return [[source.start for source in block] for block in sources._blocks(parts)]
+    return [[source.start for source in block] for block in sources._blocks_of_inlined(parts)]
 
 
 def test_entries_are_read_together_up_to_a_number_and_a_size(monkeypatch: pytest.MonkeyPatch) -> None:

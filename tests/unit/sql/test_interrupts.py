@@ -83,7 +83,7 @@ def test_an_interrupt_leaves_the_state_that_txn_shows(monkeypatch: pytest.Monkey
             expected = store.sql(query, snapshot=before).fetchall()
             producer.send("t", b"2").result()
         with monkeypatch.context() as interrupted:
-            interrupted.setattr(shared, "_variable", interrupt)
+            interrupted.setattr(shared, "_inspection_variable", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 store.sql(query)
         assert store.sql(query, snapshot=before).fetchall() == expected

@@ -142,9 +142,9 @@ class Router:
             return _write_response(request.method, segments)
         match segments:
             case ["v1", "config"]:
-                return self._config(query)
+                return self._config_response(query)
             case ["v1", prefix, "namespaces"]:
-                return self._namespaces(prefix, query)
+                return self._namespaces_response(prefix, query)
             case ["v1", prefix, "namespaces", namespace]:
                 visible = self._visible_in(prefix, namespace)
                 body = encode({"namespace": [NAMESPACE], "properties": dict(visible.properties)})
@@ -154,13 +154,13 @@ class Router:
                 names = [{"namespace": [NAMESPACE], "name": name} for name in sorted(visible.tables)]
                 return Response(200, encode({"identifiers": names}), visible.headers)
             case ["v1", prefix, "namespaces", namespace, "tables", name]:
-                return self._table(request, prefix, namespace, name)
+                return self._table_response(request, prefix, namespace, name)
         msg = "this catalog has no such route: it serves the configuration, namespaces and tables, and nothing else"
         raise RefusedError(406, "UnsupportedOperationException", msg)
 
     # Sessions ---------------------------------------------------------------------------------------------------------
 
-    def _config(self, query: Mapping[str, str]) -> Response:
+    def _config_response(self, query: Mapping[str, str]) -> Response:
         """Begin a session: return the prefix of all its requests."""
         warehouse = query.get("warehouse", "") or _LIVE
         headers: tuple[tuple[str, str], ...] = ()
@@ -201,14 +201,14 @@ class Router:
 
     # Namespaces and tables --------------------------------------------------------------------------------------------
 
-    def _namespaces(self, prefix: str, query: Mapping[str, str]) -> Response:
+    def _namespaces_response(self, prefix: str, query: Mapping[str, str]) -> Response:
         visible = self._visible_at_prefix(prefix)
         parent = query.get("parent", "")
         if parent not in {"", NAMESPACE}:
             raise _unknown_namespace_error(parent)
         return Response(200, encode({"namespaces": [] if parent else [[NAMESPACE]]}), visible.headers)
 
-    def _table(self, request: Request, prefix: str, namespace: str, name: str) -> Response:
+    def _table_response(self, request: Request, prefix: str, namespace: str, name: str) -> Response:
         """Load a table, once more without the cache if its metadata was deleted; say why it cannot be loaded."""
         visible = self._visible_in(prefix, namespace)
         response = self._load_response(request, visible, name)
