@@ -117,6 +117,10 @@ LONG = 16
 _WIDE = frozenset({PartitionsAdded, MarkerWritten})
 
 
+#: A command that an entry carries for another process; see :class:`Entry`.
+Carried = tuple[str, Int64, Int64, Int64]
+
+
 class Entry(Stored):
     """The line of an entry of a chain.
 
@@ -125,6 +129,9 @@ class Entry(Stored):
         requires: The features of the format that the chain uses from this entry on; None: no others than before.
         principals: Who asked for the events, in a store that checks rights: each principal with its number of
             consecutive events; None: it does not check rights.
+        carried: The commands of other processes: for each the writer id of its process, the number that the process
+            gave it, its first event (from 0) and the number of its events; None without any. It is not written then,
+            so an entry that has some is a :class:`CarryingEntry` where it is made.
     """
 
     sequence: Int64
@@ -135,6 +142,7 @@ class Entry(Stored):
     payload: PayloadInfo | None
     requires: Features | None
     principals: list[tuple[str, int]] | None
+    carried: list[Carried] | None = Field(default=None, exclude=True)
     events: list[AnyEvent]
 
     @classmethod
@@ -147,6 +155,12 @@ class Entry(Stored):
                 for event in events
             ]
         return {**document, "events": events}
+
+
+class CarryingEntry(Entry):
+    """An entry with commands of other processes, where it is written."""
+
+    carried: list[Carried]
 
 
 M = TypeVar("M", bound=Stored)

@@ -205,7 +205,7 @@ def test_invalid_document_error_names_the_member(changes: dict[str, Any], where:
         decode(Entry, KEY, rewritten(document(**changes)))
 
 
-@pytest.mark.parametrize("missing", list(Entry.model_fields)[1:])
+@pytest.mark.parametrize("missing", [name for name in list(Entry.model_fields)[1:] if name != "carried"])
 def test_a_document_without_a_member_is_corrupt(missing: str) -> None:
     members = document()
     del members[missing]
