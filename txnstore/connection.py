@@ -23,6 +23,7 @@ from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
+from txnstore.chain.committer.rendezvous import rendezvous
 from txnstore.chain.context import ChainContext
 from txnstore.chain.identity import document_of
 from txnstore.chain.principals import asking
@@ -130,7 +131,7 @@ class Connection:
     ) -> None:
         self.read_only = read_only
         self.principal = principal
-        self.runtime = runtime or Runtime()
+        self.runtime = runtime or Runtime(rendezvous=rendezvous)
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
         self.counts, self.objects, self.measurements = objects, RecentObjects(objects), objects.measurements
@@ -272,6 +273,7 @@ class Connection:
             self.objects, chain_keys, runtime, self.pool, chain_count,
             read_only=self.read_only, background=background, check_storage=self.check_storage,
             on_checkpoint=self._merge_later, principal=self.principal,
+            rendezvous=runtime.rendezvous(),
         )  # fmt: skip
         chains = Chains(context, workers)
         chains.identity.was_read(began)
@@ -585,8 +587,10 @@ class Connection:
         self._reset_after_fork()
         with self._lock:
             # Forget first: new calls connect again; running calls use the pools that they have.
-            pools = self._pools
+            pools, opened = self._pools, self._opened
             self._forget()
+        if opened is not None:
+            opened.chains.close()
         for purpose in sorted(pools):  # The background first: its tasks need the other pools.
             pools[purpose].shutdown(wait=True)
         self.objects.close()

@@ -96,6 +96,10 @@ def process_name() -> str:
     return f"{host[:64] or 'localhost'}-{os.getpid()}"
 
 
+def no_rendezvous() -> None:
+    """Meet no other process."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """The clock, pauses, randomness and executors of a store.
@@ -117,6 +121,8 @@ class Runtime:
         process: Returns the name of this process, which is part of the ids of group members: host and process id.
         uptime: Returns the time in milliseconds since some time in the past, with that in which the machine was
             suspended. By default that of the machine; if ``monotonic`` is not the default: ``monotonic``.
+        rendezvous: Returns where this process meets others that share its entries, a
+            ``Rendezvous``; None: nowhere.
     """
 
     clock: Callable[[], int] = wall_clock_ms
@@ -129,6 +135,7 @@ class Runtime:
     timer: Callable[[Callable[[], object]], Any] = thread_timer
     process: Callable[[], str] = process_name
     uptime: Callable[[], int] = uptime_ms
+    rendezvous: Callable[[], Any] = no_rendezvous
 
     def __post_init__(self) -> None:
         """Derive the clocks and the timer that were not given from the given clock."""

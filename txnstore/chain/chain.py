@@ -21,6 +21,7 @@ entry it names. The checkpoints and boundaries of the chain have locks of their 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import deque
@@ -34,11 +35,23 @@ from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.codec import WRITE_FEATURES, Entry, check, check_features
+from txnstore.chain.committer.committer import Committer
+from txnstore.chain.committer.messages import Stored
 from txnstore.chain.context import ChainContext
-from txnstore.chain.group_commit import Attempt, Drafts, Leader, QueuedCommand, error_of, is_unwritten, take
+from txnstore.chain.group_commit import (
+    Attempt,
+    Drafts,
+    Leader,
+    QueuedCommand,
+    error_of,
+    is_unwritten,
+    refuse_doubtful,
+    take,
+)
 from txnstore.chain.identity import Identity
 from txnstore.chain.loading import Loader
 from txnstore.chain.pacing import Pacing
+from txnstore.chain.payload import entry_hash as hash_of
 from txnstore.chain.payload import line_of, payload_of
 from txnstore.chain.principals import asking_principal
 from txnstore.chain.tail import FIRST_WINDOW, Tail, entry_in
@@ -105,6 +118,8 @@ class Chain:
         self._saver = Saver(context, number, self.metrics, self.boundaries, self._durable_state)
         self._drafts = Drafts(self._keys, number, writer_id, self._runtime)
         self._pacing = Pacing(self._turns, self._tail, self._runtime, self._publish)
+        #: Shares the entries of the chain with other processes; None: with none.
+        self._committer = self._make_committer(writer_id)
 
         #: The newest state that this process knows. Readers and the committing thread replace it under `_publishing`;
         #: any thread reads it without a lock. Invariant: its sequence never decreases.
@@ -166,6 +181,8 @@ class Chain:
         with self._publishing:
             if saved is not None and saved.state.sequence > self.state.sequence:
                 self._saver.begin_with(saved)
+                if self._committer is not None:
+                    self._committer.skip(saved.state.sequence)
                 self._saved_until = max(self._saved_until, saved.state.sequence)
                 self.state = saved.state
 
@@ -280,6 +297,8 @@ class Chain:
 
     def commit_queued(self, waiter: QueuedCommand) -> Any:
         """Commit a queued command, unless an entry has it; returns its result and raises as :meth:`submit`."""
+        if waiter.done:
+            return waiter.answer()
         return self._commit_in_round(waiter, self._round.own, self._head.own)
 
     def _commit_in_round(
@@ -378,6 +397,8 @@ class Chain:
         """
         began = self._runtime.monotonic()
         self._resolve()  # 1.
+        if self._committer is not None and self._committer.is_shared and self._hand_over(waiters, leader):
+            return None
         confirm = self._identity.begin() if self._identity is not None else None
         if self._is_stale(self._runtime.clock()):
             self._catch_up(1)  # 2. The next entry must not be written where one is missing.
@@ -385,17 +406,22 @@ class Chain:
             confirm()  # 3. An entry must not be acknowledged if the store was deleted.
         losses = 0
         while True:
+            if (losses or self._turns.is_contended(began)) and self._hand_over(waiters, leader):
+                return None
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
             take(self._waiting, waiters)  # Those that were queued while it was the turn of other processes.
             self.check_features()  # An entry that was read meanwhile may require more.
             rules = self.authorization() if self.number != CATALOG else None
-            attempt = self._drafts.decide(self.state, self.now(), waiters, rules)
+            attempt = self._decide(waiters, rules)
+            if attempt is None:
+                return None
             if rules is not None and self._is_refused_by_old(rules, waiters):
                 continue  # 6.
             if not attempt.entry.events:
                 self._catch_up(1)
                 if self.state.sequence < attempt.entry.sequence:
                     self.make_durable(self.state.sequence)
+                    refuse_doubtful(waiters)
                     break  # 4. A refusal, or a result without an entry, is valid at the head, and this is the head.
                 continue
             self._read_observed(attempt)  # 5.
@@ -417,6 +443,94 @@ class Chain:
             self.metrics.refusals += isinstance(waiter.error, AuthorizationError)
             waiter.done = True
         return attempt.state if attempt.entry.events and self._is_checkpoint_due(attempt.state) else None
+
+    # Sharing entries --------------------------------------------------------------------------------------------------
+
+    def _make_committer(self, writer_id: str) -> Committer | None:
+        context = self._context
+        if context.rendezvous is None or context.read_only:
+            return None
+        place = f"{self._objects.url} {self._keys.chain(self.number)}"
+        name = hashlib.sha256(place.encode()).hexdigest()[:32]
+        return Committer(self, context.rendezvous, place, name, writer_id, self._runtime)
+
+    def _hand_over(self, waiters: list[QueuedCommand], leader: Leader) -> bool:
+        """Let another process commit the waiting commands, if one does that; True if all are answered.
+
+        Each command is handed over once: what was declined, or got no answer, is for this process to decide.
+        """
+        committer = self._committer
+        if committer is None or any(waiter.is_declined or waiter.is_doubtful for waiter in waiters):
+            return False
+        if not committer.join():
+            return False
+        now = self._runtime.clock()
+        if committer.hand_over(waiters, lambda: leader.has_offered(len(waiters))):
+            self._head_read_at = now
+        return not waiters
+
+    def _time_for(self, waiters: Sequence[QueuedCommand]) -> int:
+        """Return the time of an entry with these commands: at least what their processes know."""
+        times = [waiter.origin.not_before for waiter in waiters if waiter.origin is not None]
+        return max([self.now(), *(min(time, LATEST_MS) for time in times)])
+
+    def enqueue_all(self, waiters: Sequence[QueuedCommand]) -> None:
+        """Queue commands of another process, which were checked when they were decoded; the same entry takes them."""
+        self._check_writable("committed")
+        self._waiting.extend(waiters)
+
+    def has_entry(self, sequence: int, entry_hash: str) -> bool:
+        """Whether the storage has an entry with this hash; entries up to it are read."""
+        state = self.refresh(sequence)
+        if state.sequence <= sequence:
+            return (state.sequence, state.entry_hash) == (sequence, entry_hash)
+        data = self._tail.get(sequence) if sequence else None
+        return sequence == 0 or (data is not None and hash_of(data) == entry_hash)
+
+    def known(self) -> tuple[int, int]:
+        """What commands of this process may follow from: the newest time of an entry, and the entry of chain 0.
+
+        What it has read in other chains is made durable, as for its own entries.
+        """
+        self._flush({chain: chain.state.sequence for chain in self._siblings if chain is not self})
+        return max(chain.state.timestamp for chain in self._siblings), self._siblings[CATALOG].state.sequence
+
+    def read_catalog(self, until: int) -> None:
+        """Read chain 0 up to an entry, which exists; no request if this process has."""
+        if self.number != CATALOG and self._siblings[CATALOG].refresh(until).sequence < until:
+            raise CorruptionError(f"{self._keys.entry(CATALOG, until)} is missing, but another process has read it")
+
+    def latency_ms(self) -> float:
+        """The mean latency of a request in ms; 0 if it is not known."""
+        return self._turns.latency
+
+    def take_stored(self, stored: Stored) -> None:
+        """Fold an entry that another process has sent; entries before it that are not known are read."""
+        state = self.state
+        if stored.sequence == state.sequence + 1:
+            self._publish(self._tail.fold(state, stored.data, is_whole=stored.is_whole))
+        elif stored.sequence > state.sequence:
+            self.refresh(stored.sequence)
+        if stored.durable and stored.sequence <= self.state.sequence:
+            self.durable = max(self.durable, stored.sequence)
+
+    def close(self) -> None:
+        """Part from the other processes that share entries."""
+        if self._committer is not None:
+            self._committer.close()
+
+    def _decide(self, waiters: list[QueuedCommand], rules: Authorization | None) -> Attempt | None:
+        """Decide the waiting commands in the newest state; None if entries of other processes have answered all.
+
+        The state is read first: the entries up to it were folded, so their answers are known.
+        """
+        state = self.state
+        if self._committer is not None:
+            self._committer.settle(waiters)
+            self._committer.admit(waiters)
+            if not waiters:
+                return None
+        return self._drafts.decide(state, self._time_for(waiters), waiters, rules)
 
     # Authorization ----------------------------------------------------------------------------------------------------
 
@@ -510,8 +624,13 @@ class Chain:
         self._check_followers(attempt)  # 5.
         self._undecided = None
         keep(self._objects, attempt.claim.key, payload_of(stored))
+        if self._committer is not None:
+            self._committer.horizons.record(attempt.entry)
+            self._committer.fenced(attempt.entry.sequence)
         self._publish(attempt.state)
         self._head_read_at, self.durable = now, attempt.entry.sequence
+        if self._committer is not None:
+            self._committer.push(attempt.entry.sequence, stored, durable=True)
         return True
 
     def _is_readable(self, data: bytes, sequence: int) -> bool:
@@ -560,12 +679,14 @@ class Chain:
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
-    def _record(self, entry: Entry, state: State) -> None:
+    def _record(self, entry: Entry, before: State, state: State, data: bytes) -> None:
         """Record an entry of another process: whose turn it was, and whether its writer has written a checkpoint.
 
         While the chains are loaded, chain 0 may not have the rules yet: then no principal counts as one that may.
         """
         self._turns.record(entry.sequence, entry.writer_id)
+        if self._committer is not None:
+            self._committer.record(entry, before, data)
         if entry.principals is None or entry.sequence % interval(state, self._checkpoint_every) != 0:
             return
         is_known = self._siblings[CATALOG].state.authorization.mode != "off"
@@ -649,8 +770,11 @@ class Chain:
         else:
             before = self.state.seen
             sequences = {chain: number for chain, number in attempt.state.seen.items() if number > before.get(chain, 0)}
-        late = {self._siblings[chain]: sequence for chain, sequence in sequences.items()}
-        late = {chain: sequence for chain, sequence in late.items() if sequence > chain.durable}
+        self._flush({self._siblings[chain]: sequence for chain, sequence in sequences.items()})
+
+    def _flush(self, sequences: Mapping[Chain, int]) -> None:
+        """Make sure that these entries of chains survive a power cut."""
+        late = {chain: sequence for chain, sequence in sequences.items() if sequence > chain.durable}
         if late:  # In one call, which flushes the folders that they share once.
             make_durable(self._objects, [self._keys.entry(chain.number, sequence) for chain, sequence in late.items()])
             for chain, sequence in late.items():

@@ -55,6 +55,11 @@ class Chains:
     def __iter__(self) -> Iterator[Chain]:
         return iter(self._chains)
 
+    def close(self) -> None:
+        """Part from the other processes that share the entries of the chains."""
+        for chain in self._chains:
+            chain.close()
+
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def load(self, first_hint: bytes | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from txnstore.chain.committer.rendezvous import Rendezvous
 from txnstore.chain.keys import Keys
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.state import State
@@ -32,6 +33,7 @@ class ChainContext:
         check_storage: Called before each write; raises if the storage is not known to create a name once.
         on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
         principal: Who asks for the commands of this process.
+        rendezvous: Where it meets other processes, which share entries; None: it shares none.
     """
 
     objects: ObjectStore
@@ -45,3 +47,4 @@ class ChainContext:
     check_storage: Callable[[], None] = lambda: None
     on_checkpoint: Callable[[State], None] = lambda _: None
     principal: str = ANONYMOUS
+    rendezvous: Rendezvous | None = None

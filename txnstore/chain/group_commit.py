@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
-from txnstore.chain.codec import Entry, PayloadInfo
+from txnstore.chain.codec import Carried, CarryingEntry, Entry, PayloadInfo
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import Payload, encode_entry, entry_hash
 from txnstore.core.authorization.model import ANONYMOUS
@@ -28,12 +28,32 @@ BATCH_THRESHOLD = 16
 MAX_YIELD_SECONDS = 0.01
 
 
+class Origin(NamedTuple):
+    """Where a carried command comes from.
+
+    Attributes:
+        writer_id: The process that handed it over.
+        number: The number that this process gave it; ascending.
+        after: The newest entry that this process knew.
+        not_before: The newest time in ms that it knew, of an entry of any chain.
+    """
+
+    writer_id: str
+    number: int
+    after: int
+    not_before: int
+
+
 @dataclass(slots=True)
 class QueuedCommand:
     """The command of a caller that waits for its commit, and the answer.
 
     Attributes:
         principal: Who asks for it.
+        origin: The process that handed it over to this one; None for a command of this process.
+        is_doubtful: Another process may still write an entry that carries it.
+        is_declined: Another process has left it to this one to decide.
+        events: The number of its events, as decided last.
         result: The answer to the command, as decided last. Written by the committing thread, which may decide again.
         error: The error of the caller; None if the command was accepted.
         done: Whether ``result`` and ``error`` are final. Set last, and never unset, so a thread that reads it needs no
@@ -42,6 +62,10 @@ class QueuedCommand:
 
     command: Command
     principal: str = ANONYMOUS
+    origin: Origin | None = None
+    is_doubtful: bool = False
+    is_declined: bool = False
+    events: int = 0
     result: Any = None
     error: BaseException | None = None
     done: bool = False
@@ -98,6 +122,10 @@ class Attempt:
     commands: tuple[Command, ...]
 
 
+class NotCarriedError(Exception):
+    """The process of the command is to commit it itself, or may have done so since it handed it over."""
+
+
 def take(queue: deque[QueuedCommand], waiters: list[QueuedCommand]) -> None:
     """Move all queued callers to ``waiters``, so that their commands share the next entry."""
     while queue:
@@ -112,6 +140,14 @@ def is_unwritten(attempt: Attempt | None, waiter: QueuedCommand) -> bool:
     return attempt is not None and waiter.command not in attempt.commands
 
 
+def refuse_doubtful(waiters: Sequence[QueuedCommand]) -> None:
+    """Do not call refused, or without effect, what another process may still write; no entry of this one follows."""
+    for waiter in waiters:
+        if waiter.is_doubtful:
+            msg = f"another process may still commit the command, which this one finds refused: {waiter.error!r}"
+            waiter.error, waiter.result = UnknownOutcomeError(msg), None
+
+
 def error_of(attempt: Attempt | None, waiter: QueuedCommand, error: BaseException) -> Exception:
     """Return the error for the caller of a command whose commit raised: an unknown outcome only if it was offered.
 
@@ -119,6 +155,8 @@ def error_of(attempt: Attempt | None, waiter: QueuedCommand, error: BaseExceptio
 
     ``attempt``: the entry whose outcome is unknown; None if there is none.
     """
+    if waiter.is_doubtful and not isinstance(error, UnknownOutcomeError):
+        return UnknownOutcomeError(f"another process may have committed the command; this one was stopped by {error!r}")
     if attempt is not None and waiter.command in attempt.commands:
         if isinstance(error, UnknownOutcomeError):
             return error
@@ -166,22 +204,32 @@ class Drafts:
         payload = Payload(key)
         events: list[Event] = []
         principals: list[tuple[str, int]] = []
+        carried: list[Carried] = []
+        not_carried: set[str] = set()
         for waiter in waiters:
             mark = payload.mark
             try:
+                if waiter.origin is not None and waiter.origin.writer_id in not_carried:
+                    raise NotCarriedError  # Its process decides an earlier command itself, and then this one.
                 decision = decide(state, payload.place(waiter.command), waiter.principal, authorization)
                 if one_by_one:
                     encode_entry(self._make_entry(before, decision.state, [*decision.events]))
             except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
                 payload.remove_after(mark)
-                waiter.error, waiter.result = error, None
+                waiter.error, waiter.result, waiter.events = error, None, 0
             else:
-                waiter.error, waiter.result = None, decision.result
+                waiter.error, waiter.result, waiter.events = None, decision.result, len(decision.events)
                 state = decision.state
+                if waiter.origin is not None and decision.events:
+                    origin = waiter.origin
+                    carried.append((origin.writer_id, origin.number, len(events), len(decision.events)))
                 events += payload.keep_if_named(mark, decision.events)
                 add_principal(principals, waiter.principal, len(decision.events))
+            if waiter.origin is not None and not waiter.events:
+                not_carried.add(waiter.origin.writer_id)
         checked = (authorization or state.authorization).mode != "off" or before.authorization.mode != "off"
-        entry = self._make_entry(before, state, events, payload.describe(), principals if checked else None)
+        shown = principals if checked else None
+        entry = self._make_entry(before, state, events, payload.describe(), shown, carried or None)
         try:
             data = encode_entry(entry, payload.data) if events else b""
         except InvalidConfigError:
@@ -200,10 +248,12 @@ class Drafts:
         events: list[Event],
         payload: PayloadInfo | None = None,
         principals: list[tuple[str, int]] | None = None,
+        carried: list[Carried] | None = None,
     ) -> Entry:
         """Make the entry that leads from ``before`` to ``state``, without validation: the rules checked its values."""
         requires = state.requires.without(before.requires)
-        return Entry.model_construct(
+        kind: type[Entry] = Entry if carried is None else CarryingEntry
+        return kind.model_construct(
             sequence=state.sequence,
             entry_id=self._runtime.new_id(),
             writer_id=self._writer_id,
@@ -212,6 +262,7 @@ class Drafts:
             payload=payload,
             requires=requires if requires != NO_FEATURES else None,
             principals=principals,
+            carried=carried,
             events=events,
         )
 

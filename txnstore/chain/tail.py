@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from typing import TypeAlias
 
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.codec import Entry, reason
@@ -20,6 +21,8 @@ from txnstore.core.state import State, begin_entry, replace
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import keep
+
+OnEntry: TypeAlias = Callable[[Entry, State, State, bytes], None]
 
 
 def newest(heads: Sequence[int], count: int, deletable_up_to: Sequence[int] = ()) -> list[range]:
@@ -85,7 +88,7 @@ class Tail:
 
     Args:
         pool: Runs concurrent requests.
-        on_entry: Called with each entry that is folded, and the state after it.
+        on_entry: Called with each entry that is folded, the states before and after it, and its bytes.
         boundaries: Tell whether the entries that are read may have been deleted; None: no vacuum runs meanwhile.
     """
 
@@ -95,7 +98,7 @@ class Tail:
         keys: Keys,
         number: int,
         pool: Executor,
-        on_entry: Callable[[Entry, State], None] | None = None,
+        on_entry: OnEntry | None = None,
         boundaries: Boundaries | None = None,
     ) -> None:
         self._objects = objects
@@ -121,15 +124,18 @@ class Tail:
         """Begin to read an entry, as :meth:`get` does."""
         return self._pool.submit(self.get, sequence)
 
-    def fold(self, state: State, data: bytes) -> State:
+    def fold(self, state: State, data: bytes, *, is_whole: bool = True) -> State:
         """Fold the entry that follows ``state``, and keep its payload in memory; see :func:`fold`.
+
+        ``is_whole``: the bytes include its payload, if it has one.
 
         Raises:
             OvertakenError: The bytes may be those of a writer that has slept while the entry was deleted.
         """
         self._check(state.sequence + 1)
         folded = fold(self._keys, self._number, state, data, self._on_entry)
-        keep(self._objects, self._keys.entry(self._number, folded.sequence), payload_of(data))
+        if is_whole:
+            keep(self._objects, self._keys.entry(self._number, folded.sequence), payload_of(data))
         return folded
 
     def read(self, numbers: Sequence[int]) -> dict[int, bytes | None]:
@@ -227,29 +233,33 @@ def missing_entry(keys: Keys, number: int, sequence: int, evidence: str) -> Corr
 
 
 def fold(
-    keys: Keys, number: int, state: State, data: bytes, on_entry: Callable[[Entry, State], None] | None = None
+    keys: Keys,
+    number: int,
+    before: State,
+    data: bytes,
+    on_entry: OnEntry | None = None,
 ) -> State:
-    """Fold the entry that follows ``state`` in chain ``number``.
+    """Fold the entry that follows the state ``before`` in chain ``number``.
 
-    ``on_entry``: called with the entry and the state after it.
+    ``on_entry``: called with the entry, the states before and after it, and its bytes.
 
     Raises:
         CorruptionError: The entry is damaged, does not name the bytes of its predecessor, or cannot be folded.
         UnsupportedFormatError: A newer txnstore wrote it.
     """
-    key = keys.entry(number, state.sequence + 1)
-    entry = entry_in(data, keys, number, state.sequence + 1)
-    if entry.previous != state.entry_hash:
-        before = keys.entry(number, state.sequence)
-        msg = f"{before} was altered: {key} follows one whose hash is {entry.previous}, not {state.entry_hash}"
+    key = keys.entry(number, before.sequence + 1)
+    entry = entry_in(data, keys, number, before.sequence + 1)
+    if entry.previous != before.entry_hash:
+        altered = keys.entry(number, before.sequence)
+        msg = f"{altered} was altered: {key} follows one whose hash is {entry.previous}, not {before.entry_hash}"
         raise CorruptionError(msg)
     try:
-        state = evolve(begin_entry(state, entry.timestamp, entry.requires or NO_FEATURES), *entry.events)
+        state = evolve(begin_entry(before, entry.timestamp, entry.requires or NO_FEATURES), *entry.events)
     except MemoryError:
         raise
     except Exception as error:
         msg = f"{key} contains an event that is invalid in the state before it: {reason(error)}"
         raise CorruptionError(msg) from error
     if on_entry is not None:
-        on_entry(entry, state)
+        on_entry(entry, before, state, data)
     return replace(state, entry_hash=entry_hash(data))

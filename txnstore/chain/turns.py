@@ -153,6 +153,11 @@ class Turns:
 
     # What to do -------------------------------------------------------------------------------------------------------
 
+    def is_contended(self, now: float) -> bool:
+        """Whether other writers have written entries lately."""
+        busy = bool(self.latency) and now - self._newest_at <= IDLE * self.latency
+        return busy and self._order not in ([], [self._writer])
+
     def next(self, now: float, losses: int) -> Wait | None:
         """Return the steps before the next PUT; None if it is the turn of this writer.
 
@@ -162,8 +167,7 @@ class Turns:
         """
         if self._undated or self._read_at is None:
             self.record_read(now)
-        busy = bool(self.latency) and now - self._newest_at <= IDLE * self.latency
-        contended = busy and self._order not in ([], [self._writer])
+        contended = self.is_contended(now)
         if contended and self._writer not in self._order:
             return self._join_wait(now)
         place = self._order.index(self._writer) if contended else 0

@@ -1,0 +1,341 @@
+"""Processes that share entries: one of them commits the commands of the others (see design/committer.md)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from tests.harness.simulation.locks import simulated_locks
+from tests.harness.simulation.meeting import Machine, Meeting
+from tests.harness.simulation.runtime import EPOCH_MS, simulated_runtime
+from tests.harness.simulation.scheduler import Scheduler
+from tests.helpers.connections import connection_of
+from tests.helpers.shell import entries, names_in_bucket
+from txnstore.chain.chain import Chain
+from txnstore.core.authorization.model import Acl
+from txnstore.core.model import ProducerIdentity
+from txnstore.core.transactions.commands import InitProducer
+from txnstore.errors import InvalidConfigError, ReadOnlyError, TopicAuthorizationError, TopicExistsError, TxnStoreError
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on, open_on
+from txnstore.testing import Fault, FaultStore, on
+
+
+class Slow(CountingStore):
+    """A storage client of one process; each request takes 20 ms of the scheduler."""
+
+    def __init__(self, inner: ObjectStore, scheduler: Scheduler) -> None:
+        super().__init__(inner, log=True)
+        self._scheduler = scheduler
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        self._scheduler.sleep(20)
+        return super().get(key, start, end)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._scheduler.sleep(10)
+        created = super().put_if_absent(key, data)
+        self._scheduler.sleep(10)
+        return created
+
+
+class Process:
+    """A store in a process of its own on a machine."""
+
+    def __init__(self, place: Place, name: str, bucket: ObjectStore, principal: str, *, read_only: bool) -> None:
+        self.name = name
+        self.faults = FaultStore(bucket)
+        self.objects = Slow(self.faults, place.scheduler)
+        meeting = Meeting(place.machine, name)
+        runtime = simulated_runtime(place.scheduler, random.Random(name), place.clock, meeting=meeting)
+        self.store = open_on(self.objects, read_only=read_only, principal=principal, runtime=runtime)
+        self.topics = 0
+
+    @property
+    def chain(self) -> Chain:
+        return connection_of(self.store).chains[0]
+
+    @property
+    def is_shared(self) -> bool:
+        committer = self.chain._committer
+        return committer is not None and committer.is_shared
+
+    def create(self, count: int = 1) -> None:
+        """Create topics of its own, one after the other."""
+        for _ in range(count):
+            self.topics += 1
+            self.store.create_topic(f"{self.name}{self.topics}")
+
+    def requests(self, work: Callable[[], object]) -> list[str]:
+        """The kinds of requests that it makes in the course of some work."""
+        self.objects.reset()
+        work()
+        return [kind for kind, _ in self.objects.log]
+
+
+class Place:
+    """A machine with processes, and the bucket that they use."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.machine = Machine(self.scheduler, random.Random(2), 0.0)
+        self.bucket = MemoryStore(clock=self.clock)
+        create_on(self.bucket, 1, runtime=simulated_runtime(self.scheduler, random.Random(3), self.clock)).close()
+        self._open: list[Process] = []
+
+    def clock(self) -> int:
+        return EPOCH_MS + self.scheduler.now
+
+    def process(
+        self,
+        name: str,
+        bucket: ObjectStore | None = None,
+        principal: str = "User:x",
+        *,
+        read_only: bool = False,
+    ) -> Process:
+        process = Process(self, name, bucket or self.bucket, principal, read_only=read_only)
+        self._open.append(process)
+        return process
+
+    def run(self, script: Callable[[], object]) -> None:
+        """Run what a test does, in virtual time."""
+
+        def run_all() -> None:
+            try:
+                script()
+            finally:
+                for process in self._open:
+                    process.store.close()
+
+        self.scheduler.spawn("script", run_all)
+        self.scheduler.run()
+
+    def together(self, *works: Callable[[], object]) -> None:
+        """Do several things at once; returns when all are done."""
+        tasks = [self.scheduler.spawn(f"work{number}", partial(_call, work)) for number, work in enumerate(works)]
+        while not all(task.done for task in tasks):
+            self.scheduler.sleep(1)
+
+    def roles(self, one: Process, other: Process) -> tuple[Process, Process]:
+        """Let two processes contend; the one that commits for both, and the one that hands over."""
+        for _ in range(20):
+            if not (one.is_shared or other.is_shared):
+                self.together(one.create, other.create)
+        assert one.is_shared is not other.is_shared
+        return (other, one) if one.is_shared else (one, other)
+
+
+def _call(work: Callable[[], object]) -> None:
+    work()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    scheduler = Scheduler(random.Random(1))
+    with simulated_locks(scheduler):
+        yield Place(scheduler)
+
+
+def carried(place: Place) -> list[str]:
+    """The topics of each entry that carries commands of another process."""
+    names = zip(entries(place.bucket), names_in_bucket(place.bucket), strict=True)
+    return [created for entry, created in names if entry.carried]
+
+
+def check_once(bucket: ObjectStore, *processes: Process) -> None:
+    """Each topic was created once, those of a process in their order."""
+    created = [name for names in names_in_bucket(bucket) for name in names.split("+") if name]
+    for process in processes:
+        own = [name for name in created if name.startswith(process.name)]
+        assert own == [f"{process.name}{number}" for number in range(1, process.topics + 1)]
+    assert len(created) == sum(process.topics for process in processes)
+
+
+def test_one_process_commits_for_the_other_which_makes_no_request(place: Place) -> None:
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        for _ in range(3):
+            assert caller.requests(caller.create) == []
+            assert f"{caller.name}{caller.topics}" in carried(place)[-1]
+        assert committer.chain.state == caller.chain.state
+        check_once(place.bucket, committer, caller)
+
+    place.run(script)
+
+
+def test_commands_of_both_share_an_entry(place: Place) -> None:
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        before = len(entries(place.bucket))
+        conflicts = committer.chain.metrics.conflicts + caller.chain.metrics.conflicts
+        place.together(partial(committer.create, 5), partial(caller.create, 5))
+        assert committer.chain.metrics.conflicts + caller.chain.metrics.conflicts == conflicts
+        check_once(place.bucket, committer, caller)
+        assert len(entries(place.bucket)) - before < 10
+
+    place.run(script)
+
+
+def test_a_refusal_is_decided_by_the_process_itself_at_the_head(place: Place) -> None:
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        for name in (f"{caller.name}1", f"{committer.name}1"):
+            before = len(entries(place.bucket))
+
+            def refused(name: str = name) -> None:
+                with pytest.raises(TopicExistsError):
+                    caller.store.create_topic(name)
+
+            kinds = caller.requests(refused)
+            assert "get" in kinds
+            assert "put_if_absent" not in kinds
+            assert len(entries(place.bucket)) == before
+        assert caller.is_shared
+        assert caller.requests(caller.create) == []
+
+    place.run(script)
+
+
+def test_a_command_in_flight_is_committed_once_if_the_committer_closes(place: Place) -> None:
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+
+        def close_soon() -> None:
+            place.scheduler.sleep(8)  # The command is in the PUT, or in the queue.
+            committer.store.close()
+
+        place.together(close_soon, caller.create)
+        assert not caller.is_shared
+        assert "put_if_absent" in caller.requests(caller.create)
+        check_once(place.bucket, committer, caller)
+
+    place.run(script)
+
+
+def test_a_refusal_is_certain_after_the_committer_has_gone(place: Place) -> None:
+    """The channel has ended before the command was handed over, so nobody else can commit it."""
+
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        committer.store.close()
+        place.scheduler.sleep(60_000)
+        with pytest.raises(TopicExistsError):
+            caller.store.create_topic(f"{committer.name}1")
+        caller.create()
+
+    place.run(script)
+
+
+def test_a_command_is_committed_by_its_process_if_the_storage_of_the_committer_fails(place: Place) -> None:
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        committer.faults.plan = on(Fault.ERROR_BEFORE, "put_if_absent", times=None)
+        assert "put_if_absent" in caller.requests(caller.create)
+        check_once(place.bucket, committer, caller)
+        assert entries(place.bucket)[-1].carried is None
+
+    place.run(script)
+
+
+def test_a_command_whose_outcome_the_committer_does_not_know_is_resolved_by_its_process(place: Place) -> None:
+    """The entry is stored, its response is lost: the committer says nothing but that the connection has ended."""
+
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        lost, unread = on(Fault.LOST_RESPONSE, "put_if_absent", times=None), on(Fault.ERROR_BEFORE, "get", times=None)
+        committer.faults.plan = lambda number, operation, key: (
+            lost(number, operation, key) or unread(number, operation, key)
+        )
+        kinds = caller.requests(caller.create)
+        assert "get" in kinds
+        assert f"{caller.name}{caller.topics}" in carried(place)[-1]
+        assert not caller.is_shared
+        committer.faults.plan = lambda *_: None
+        check_once(place.bucket, committer, caller)
+
+    place.run(script)
+
+
+def test_a_value_that_cannot_be_written_fails_its_command_alone(place: Place) -> None:
+    """Of those that a process hands over together."""
+
+    def script() -> None:
+        _, caller = place.roles(place.process("a"), place.process("b"))
+        waiters = [caller.chain.enqueue(InitProducer(name)) for name in ("x", "\ud800", "y")]
+        answers: list[object] = []
+        for waiter in waiters:
+            try:
+                answers.append(type(caller.chain.commit_queued(waiter)))
+            except TxnStoreError as error:
+                answers.append(type(error))
+        assert answers == [ProducerIdentity, InvalidConfigError, ProducerIdentity]
+
+    place.run(script)
+
+
+def test_the_principal_travels_with_a_command(place: Place) -> None:
+    """The committer has every right, and the caller one: it decides what it is refused, and the entry names it."""
+
+    def script() -> None:
+        admin, alice = place.process("a", principal="User:root"), place.process("b", principal="User:alice")
+        admin.store.acls.create(Acl("User:alice", "ALLOW", "CREATE", "TOPIC", "b", "PREFIXED"))
+        admin.store.acls.enable(["User:root"])
+        other = place.process("c", principal="User:root")
+        place.roles(admin, other)
+        assert alice.requests(alice.create) != []
+        for _ in range(20):
+            if not alice.is_shared:
+                place.together(alice.create, admin.create, other.create)
+        assert alice.is_shared
+        assert alice.requests(alice.create) == []
+        assert entries(place.bucket)[-1].principals == [("User:alice", 1)]
+        with pytest.raises(TopicAuthorizationError):
+            alice.store.create_topic("x")
+        check_once(place.bucket, admin, alice, other)
+
+    place.run(script)
+
+
+def test_storages_of_one_name_are_not_shared(place: Place) -> None:
+    """The first entry that the other process sends is not there."""
+    other = MemoryStore(clock=place.clock)
+    create_on(other, 1, runtime=simulated_runtime(place.scheduler, random.Random(4), place.clock)).close()
+    assert other.url == place.bucket.url
+
+    def script() -> None:
+        ours = place.roles(place.process("a"), place.process("b"))
+        strangers = [place.process("c", other), place.process("d", other)]
+        met = place.machine.met
+        for _ in range(10):
+            place.together(*(each.create for each in (*ours, *strangers)))
+        assert place.machine.met > met
+        met = place.machine.met
+        for _ in range(3):  # They have stopped looking for others.
+            place.together(*(each.create for each in (*ours, *strangers)))
+        assert place.machine.met == met
+        check_once(place.bucket, *ours)
+        check_once(other, *strangers)
+        assert all(entry.carried is None for entry in entries(other))
+        assert not any(each.is_shared for each in strangers)
+
+    place.run(script)
+
+
+def test_a_store_that_only_reads_meets_nobody(place: Place) -> None:
+    def script() -> None:
+        reader = place.process("r", read_only=True)
+        assert reader.chain._committer is None
+        committer, _ = place.roles(place.process("a"), place.process("b"))
+        met = place.machine.met
+        with pytest.raises(ReadOnlyError):
+            reader.create()
+        assert f"{committer.name}1" in {topic.name for topic in reader.store.topics()}
+        assert place.machine.met == met
+
+    place.run(script)

@@ -1,0 +1,130 @@
+"""The side of a committer that hands commands over, against a channel whose messages the test writes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from tests.helpers.shell import runtime, topic
+from txnstore.chain.committer.committer import Committer
+from txnstore.chain.committer.messages import (
+    Commands,
+    Declined,
+    Hello,
+    Message,
+    Welcome,
+    decode_message,
+    encode_message,
+)
+from txnstore.chain.committer.rendezvous import Met
+from txnstore.chain.group_commit import QueuedCommand
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.state import first_state
+
+
+class Other:
+    """The process at the other end of a channel: welcomes, and declines what it is told to."""
+
+    def __init__(self) -> None:
+        self.frames: deque[bytes] = deque([encode_message(Welcome(0, "", 0, 0))])
+        self.asked: list[Message] = []
+        self.closed = False
+
+    def send(self, frame: bytes) -> None:
+        self.asked.append(decode_message(frame))
+
+    def receive(self, timeout: float | None) -> bytes | None:
+        return self.frames.popleft() if self.frames else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Meetings:
+    """A rendezvous that leads to one process after the other; its mailbox never waits."""
+
+    def __init__(self, *others: Other) -> None:
+        self._others = deque(others)
+        self.mail: deque[object] = deque()
+
+    def meet(self, name: str, serve: Any, silent: object = None) -> Met | None:
+        return Met(object(), channel=self._others.popleft()) if self._others else None
+
+    def mailbox(self) -> Any:
+        return self
+
+    def put(self, message: object) -> None:
+        self.mail.append(message)
+
+    def get(self, timeout: float) -> object:
+        return self.mail.popleft() if self.mail else None
+
+    def start(self, run: Any) -> None:
+        """The test is the thread that reads the channel."""
+
+
+class Chain:
+    """What a committer that has nothing to commit needs of its chain."""
+
+    state = first_state(0, 1)
+
+    def known(self) -> tuple[int, int]:
+        return 0, 0
+
+    def has_entry(self, sequence: int, entry_hash: str) -> bool:
+        return True
+
+    def refresh(self, until: int) -> object:
+        return self.state
+
+
+def caller(*others: Other) -> tuple[Committer, Meetings]:
+    meetings, chain = Meetings(*others), Chain()
+    made: Any = Committer(chain, meetings, "place", "name", "caller", runtime())  # type: ignore[arg-type]
+    made.chain = chain  # The committer alone keeps it.
+    return made, meetings
+
+
+def waiting(name: str = "t") -> QueuedCommand:
+    return QueuedCommand(CreateTopic(topic(name)))
+
+
+def test_what_is_declined_is_certain_to_be_left_to_its_process() -> None:
+    other = Other()
+    committer, meetings = caller(other)
+    assert committer.join()
+    meetings.put(Declined((1,)))
+    waiter = waiting()
+    committer.hand_over([waiter], lambda: None)
+    assert [type(each) for each in other.asked] == [Hello, Commands]
+    assert (waiter.done, waiter.is_declined, waiter.is_doubtful) == (False, True, False)
+    assert committer.is_shared
+
+
+def test_nothing_is_handed_over_to_a_channel_that_has_ended() -> None:
+    other = Other()
+    committer, _ = caller(other)
+    assert committer.join()
+    assert committer._channel is other
+    committer.lost(other)
+    assert not committer.is_shared
+    waiter = waiting()
+    committer.hand_over([waiter], lambda: None)
+    assert [type(each) for each in other.asked] == [Hello]
+    assert not waiter.is_doubtful
+
+
+def test_the_end_of_an_earlier_channel_does_not_end_the_newest_one() -> None:
+    first, second = Other(), Other()
+    committer, meetings = caller(first, second)
+    assert committer.join()
+    committer.hand_over([waiting()], lambda: None)
+    assert committer.join()
+    committer.lost(first)
+    assert committer.is_shared
+    meetings.put(Declined((2,)))
+    waiter = waiting()
+    committer.hand_over([waiter], lambda: None)
+    assert committer.is_shared
+    assert waiter.is_declined
+    assert not second.closed

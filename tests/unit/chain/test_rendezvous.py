@@ -1,0 +1,400 @@
+"""Where processes of one machine meet: real Unix sockets, in a folder of one user."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from tests.helpers.shell import in_threads
+from txnstore.chain.committer import rendezvous as module
+from txnstore.chain.committer.rendezvous import (
+    MAX_FRAME,
+    Channel,
+    ChannelClosedError,
+    Listener,
+    Met,
+    UnixSockets,
+    _SocketChannel,
+    default_folder,
+    rendezvous,
+)
+from txnstore.errors import InvalidConfigError
+
+NAME = "0123456789abcdef"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, which the folders of pytest do not have."""
+    made = Path(tempfile.mkdtemp(dir="/tmp"))
+    yield made / "run"
+    shutil.rmtree(made)
+
+
+class Host:
+    """Processes that meet, and the channels that those who listen have been given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sockets = UnixSockets(folder)
+        self.served: SimpleQueue[Channel] = SimpleQueue()
+        self._listeners: list[Listener] = []
+        self._channels: list[Channel] = []
+
+    def meet(self, silent: object = None) -> Met:
+        met = self.sockets.meet(NAME, self.served.put, silent)
+        assert met is not None
+        assert (met.channel is None) is not (met.listener is None)
+        if met.listener is not None:
+            self._listeners.append(met.listener)
+        if met.channel is not None:
+            self._channels.append(met.channel)
+        return met
+
+    def listen(self, silent: object = None) -> tuple[Listener, object]:
+        met = self.meet(silent)
+        assert met.listener is not None
+        return met.listener, met.identity
+
+    def connect(self) -> tuple[Channel, Channel]:
+        """The channels of a caller, and of the one that listens."""
+        met = self.meet()
+        assert met.channel is not None
+        return met.channel, self.served.get(timeout=240)
+
+    def end(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        for channel in self._channels:
+            channel.close()
+
+
+@pytest.fixture
+def host(folder: Path) -> Iterator[Host]:
+    made = Host(folder)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[_SocketChannel, socket.socket]]:
+    """A channel, and the socket of the other side."""
+    ours, theirs = socket.socketpair()
+    channel = _SocketChannel(ours)
+    yield channel, theirs
+    channel.close()
+    theirs.close()
+
+
+# Meeting --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_listens_and_the_others_connect(host: Host, folder: Path) -> None:
+    listener, identity = host.listen()
+    assert listener.is_current()
+    for number in range(3):
+        met = host.meet()
+        assert met.channel is not None
+        assert met.identity == identity
+        met.channel.send(b"hello %d" % number)
+        served = host.served.get(timeout=240)
+        assert served.receive(240) == b"hello %d" % number
+        served.send(b"welcome")
+        assert met.channel.receive(240) == b"welcome"
+    assert {each.name for each in folder.iterdir()} == {f"{NAME}.sock", f"{NAME}.lock"}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_other_names_are_other_places(host: Host) -> None:
+    host.listen()
+    other = host.sockets.meet("another", host.served.put)
+    assert other is not None
+    assert other.listener is not None
+    other.listener.close()
+
+
+def test_one_of_many_that_meet_at_once_listens(host: Host) -> None:
+    """The others connect to it, or come while it is about to listen."""
+    found = in_threads(16, lambda _: host.sockets.meet(NAME, host.served.put))
+    met = [each for each in found if isinstance(each, Met)]
+    assert all(each is None or isinstance(each, Met) for each in found)
+    (listener,) = [each.listener for each in met if each.listener is not None]
+    assert listener.is_current()
+    assert len({each.identity for each in met}) == 1
+    for each in met:
+        (each.channel or listener).close()
+
+
+def test_who_listens_no_more_leaves_the_place_to_the_next(host: Host, folder: Path) -> None:
+    listener, _ = host.listen()
+    listener.close()
+    assert not listener.is_current()
+    assert {each.name for each in folder.iterdir()} == {f"{NAME}.lock"}
+    host.listen()
+    host.connect()
+
+
+def test_a_socket_that_a_dead_process_has_left_is_replaced(host: Host, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(folder / f"{NAME}.sock"))
+    left.listen()
+    left.close()
+    listener, _ = host.listen()
+    host.connect()
+    assert listener.is_current()
+
+
+def test_what_a_process_has_left_that_died_before_it_listened_is_replaced(host: Host, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    for each in (f"{NAME}.sock", f"{NAME}.new", f"{NAME}.lock"):
+        (folder / each).touch()
+    host.listen()
+    host.connect()
+    assert {each.name for each in folder.iterdir()} == {f"{NAME}.sock", f"{NAME}.lock"}
+
+
+def test_who_does_not_answer_is_replaced_and_notices_it(host: Host) -> None:
+    silent, identity = host.listen()
+    successor, other = host.listen(silent=identity)
+    assert other != identity
+    assert not silent.is_current()
+    assert successor.is_current()
+    silent.close()  # It wakes up, and must not take the place of its successor away.
+    assert successor.is_current()
+    assert host.meet(silent=identity).identity == other
+    host.connect()
+
+
+def test_only_the_one_that_did_not_answer_is_replaced(host: Host) -> None:
+    _, identity = host.listen()
+    successor, _ = host.listen(silent=identity)
+    assert host.meet(silent=identity).channel is not None
+    assert successor.is_current()
+
+
+def test_nobody_listens_while_another_process_is_about_to(host: Host, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with (folder / f"{NAME}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert host.sockets.meet(NAME, host.served.put) is None
+    host.listen()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o701, 0o770])
+def test_a_folder_that_others_can_open_is_not_used(host: Host, folder: Path, mode: int) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    assert host.sockets.meet(NAME, host.served.put) is None
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o700)
+    host.listen()
+    folder.chmod(mode)
+    assert host.sockets.meet(NAME, host.served.put) is None
+
+
+def test_a_link_to_a_folder_is_not_used(host: Host, folder: Path) -> None:
+    target = folder.parent / "target"
+    target.mkdir(mode=0o700)
+    folder.symlink_to(target)
+    assert host.sockets.meet(NAME, host.served.put) is None
+    assert list(target.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_not_used(host: Host, folder: Path) -> None:
+    folder.touch()
+    assert host.sockets.meet(NAME, host.served.put) is None
+
+
+@pytest.mark.parametrize(("length", "fits"), [(100, True), (101, False), (400, False)])
+def test_a_path_is_used_only_if_a_socket_can_have_it(folder: Path, length: int, fits: bool) -> None:
+    """Also the name under which the socket is made, before it is renamed."""
+    short = folder / NAME
+    while len(str(short)) < length:
+        short = short / ("x" * min(100, length - len(str(short)) - 1))
+    sockets = UnixSockets(short.parent)
+    met = sockets.meet(short.name.ljust(5, "x")[: length - len(str(short.parent)) - 1 - 5], lambda _: None)
+    assert (met is not None) is fits
+    if met is not None:
+        assert met.listener is not None
+        met.listener.close()
+
+
+# Frames ---------------------------------------------------------------------------------------------------------------
+
+
+def test_frames_of_many_threads_keep_their_order_and_their_bounds(host: Host) -> None:
+    """Nobody reads while they are sent: sockets take a part of them, and the senders do not wait."""
+    host.listen()
+    ours, theirs = host.connect()
+    sizes = [0, 1, 3, 4, 5, 1_000, 0, 65_536, 300_000, 5_000_000, 2]
+
+    def send(number: int) -> None:
+        for place, size in enumerate(sizes):
+            ours.send(bytes((number, place)) + bytes([number]) * size)
+
+    assert in_threads(8, send) == [None] * 8
+    received: dict[int, list[bytes]] = {number: [] for number in range(8)}
+    for _ in range(8 * len(sizes)):
+        frame = theirs.receive(240)
+        assert frame is not None
+        received[frame[0]].append(frame)
+    for number, frames in received.items():
+        assert [len(frame) - 2 for frame in frames] == sizes
+        assert [frame[1] for frame in frames] == list(range(len(sizes)))
+        assert all(frame[2:] == bytes([number]) * (len(frame) - 2) for frame in frames)
+    assert theirs.receive(0) is None
+
+
+def test_a_frame_without_bytes_is_a_frame(host: Host) -> None:
+    host.listen()
+    ours, theirs = host.connect()
+    ours.send(b"")
+    ours.send(b"x")
+    assert [theirs.receive(240), theirs.receive(240)] == [b"", b"x"]
+
+
+def test_a_frame_that_arrives_in_parts(pair: tuple[_SocketChannel, socket.socket]) -> None:
+    channel, other = pair
+    sent = (3).to_bytes(4, "big") + b"abc" + (1).to_bytes(4, "big") + b"d"
+    for at in range(len(sent)):
+        if at != 7:
+            assert channel.receive(0) is None
+        other.sendall(sent[at : at + 1])
+        if at == 6:
+            assert channel.receive(240) == b"abc"
+    assert channel.receive(240) == b"d"
+
+
+def test_a_frame_that_is_too_long_ends_the_channel(pair: tuple[_SocketChannel, socket.socket]) -> None:
+    channel, other = pair
+    other.sendall((MAX_FRAME + 1).to_bytes(4, "big"))
+    with pytest.raises(ChannelClosedError):
+        channel.receive(240)
+    assert other.recv(1) == b""
+
+
+def test_who_never_reads_is_left_and_the_sender_does_not_wait(
+    pair: tuple[_SocketChannel, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNSENT", 16)
+    channel, _ = pair
+    frame = bytes(1_000_000)  # More than a socket takes.
+    for _ in range(16):
+        channel.send(frame)
+    assert channel.receive(0) is None
+    channel.send(frame)
+    with pytest.raises(ChannelClosedError):
+        channel.receive(240)
+    channel.send(frame)  # Has no effect, and raises nothing.
+
+
+def _of_this_side(channel: Channel, other: socket.socket) -> None:
+    channel.close()
+
+
+def _of_the_other_side(channel: Channel, other: socket.socket) -> None:
+    other.close()
+
+
+@pytest.mark.parametrize("end", [_of_this_side, _of_the_other_side])
+def test_the_end_of_a_channel_wakes_who_waits_for_a_frame(
+    pair: tuple[_SocketChannel, socket.socket], end: Callable[[Channel, socket.socket], None]
+) -> None:
+    channel, other = pair
+    with ThreadPoolExecutor(1) as pool:
+        waiting: Future[bytes | None] = pool.submit(channel.receive, None)
+        end(channel, other)
+        with pytest.raises(ChannelClosedError):
+            waiting.result(240)
+    with pytest.raises(ChannelClosedError):
+        channel.receive(0)
+    channel.send(b"x")  # Has no effect, and raises nothing.
+    channel.close()
+    channel.close()
+
+
+def test_the_end_of_a_channel_wakes_who_sends(pair: tuple[_SocketChannel, socket.socket]) -> None:
+    channel, _ = pair
+    channel.send(bytes(5_000_000))
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(
+            channel._send_unsent, 0
+        )  # Waits for the other side, or leaves it to the thread that does.
+        channel.close()
+        assert sending.result(240) is None
+
+
+def test_frames_that_were_sent_before_the_end_arrive(pair: tuple[_SocketChannel, socket.socket]) -> None:
+    channel, other = pair
+    other.sendall((1).to_bytes(4, "big") + b"a" + (9).to_bytes(4, "big") + b"cut")
+    other.close()
+    assert channel.receive(240) == b"a"
+    with pytest.raises(ChannelClosedError):
+        channel.receive(240)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01])
+def test_waiting_for_a_frame_ends(pair: tuple[_SocketChannel, socket.socket], seconds: float) -> None:
+    channel, other = pair
+    assert channel.receive(seconds) is None
+    other.sendall((1).to_bytes(4, "big") + b"a")
+    assert channel.receive(240) == b"a"
+
+
+def test_a_mailbox_keeps_the_order_of_messages(folder: Path) -> None:
+    mailbox = UnixSockets(folder).mailbox()
+    assert mailbox.get(0) is None
+    assert mailbox.get(-1) is None
+    mailbox.put("a")
+    mailbox.put("b")
+    assert [mailbox.get(240), mailbox.get(0), mailbox.get(0)] == ["a", "b", None]
+
+
+# Whether and where ----------------------------------------------------------------------------------------------------
+
+
+def test_processes_meet_only_if_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(module.VARIABLE, raising=False)
+    assert rendezvous() is None
+    monkeypatch.setenv(module.VARIABLE, "off")
+    assert rendezvous() is None
+    monkeypatch.setenv(module.VARIABLE, "on")
+    assert isinstance(rendezvous(), UnixSockets)
+    for other in ("", "1", "ON", "yes"):
+        monkeypatch.setenv(module.VARIABLE, other)
+        with pytest.raises(InvalidConfigError, match="write on, or off"):
+            rendezvous()
+
+
+def test_the_folder_is_that_of_the_session_or_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/x")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for session in (None, ""):
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        if session is not None:
+            monkeypatch.setenv("XDG_RUNTIME_DIR", session)
+        assert default_folder().match("/home/x/.cache/txnstore/run-*")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert default_folder().match("/cache/txnstore/run-*")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1")
+    assert default_folder() == Path("/run/user/1/txnstore")
+
+
+def test_processes_meet_in_the_folder_of_their_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setenv(module.VARIABLE, "on")
+    place = rendezvous()
+    assert place is not None
+    met = place.meet(NAME, lambda _: None)
+    assert met is not None
+    assert met.listener is not None
+    assert (folder / "txnstore" / f"{NAME}.sock").exists()
+    met.listener.close()

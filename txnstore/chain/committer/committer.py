@@ -1,0 +1,482 @@
+"""Both sides of the processes that share the entries of a chain: the one that carries commands, and those that call.
+
+A process that meets other writers asks whether one of them listens, and listens itself if not. From then on its
+commands go to that process, which commits them as if they were those of threads of its own. Each caller has a thread
+there, which waits as a thread of that process would. See docs/internals/design/committer.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from txnstore._version import __version__
+from txnstore.chain.codec import Entry
+from txnstore.chain.committer.carrying import Found, Horizons, find_answers
+from txnstore.chain.committer.messages import (
+    Commands,
+    Declined,
+    Hello,
+    Stored,
+    UnreadableMessageError,
+    Welcome,
+    decode_message,
+    encode_message,
+)
+from txnstore.chain.committer.rendezvous import (
+    MAX_FRAME,
+    Channel,
+    ChannelClosedError,
+    Listener,
+    Rendezvous,
+)
+from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
+from txnstore.chain.payload import line_of
+from txnstore.core.state import State
+from txnstore.errors import UnknownOutcomeError
+from txnstore.runtime import Runtime
+
+_LOG = logging.getLogger(__name__)
+
+#: A caller commits itself after so many latencies of the committer without an answer, and at least so many ms.
+PATIENCE, MIN_PATIENCE_MS = 20.0, 1_000.0
+#: A larger entry goes to callers without its payload.
+MAX_PUSHED = 64 * 1024
+#: Seconds for which a process waits for the first message of another one.
+HELLO_SECONDS = 1.0
+
+
+class Carrier(Protocol):
+    """What the committer needs of its chain."""
+
+    state: State
+
+    def enqueue_all(self, waiters: Sequence[QueuedCommand]) -> None:
+        """Queue commands of another process, which the same entry takes."""
+        ...
+
+    def commit_queued(self, waiter: QueuedCommand) -> object:
+        """Commit it."""
+        ...
+
+    def take_stored(self, stored: Stored) -> None:
+        """Fold an entry that another process has sent."""
+        ...
+
+    def refresh(self, until: int | None = None) -> State:
+        """Read new entries."""
+        ...
+
+    def make_durable(self, sequence: int) -> None:
+        """Make sure that the entries up to this one survive a power cut."""
+        ...
+
+    def read_catalog(self, until: int) -> None:
+        """Read chain 0 up to an entry."""
+        ...
+
+    def known(self) -> tuple[int, int]:
+        """What commands may follow from: the newest time of an entry in ms, and the newest entry of chain 0.
+
+        What survives no power cut yet is made durable.
+        """
+        ...
+
+    def has_entry(self, sequence: int, entry_hash: str) -> bool:
+        """Whether the storage of this process has this entry."""
+        ...
+
+    def latency_ms(self) -> float:
+        """The latency of a request, as far as it is known."""
+        ...
+
+
+class Committer:
+    """Shares the entries of one chain with other processes. Its methods are called by the holder of the head lock,
+    unless they say otherwise.
+
+    Args:
+        place: Names the storage, the store and the chain for all processes that may share.
+        name: The name at which they meet.
+        writer_id: The id of this process in its entries.
+    """
+
+    def __init__(
+        self, chain: Carrier, rendezvous: Rendezvous, place: str, name: str, writer_id: str, runtime: Runtime
+    ) -> None:
+        self._chain, self._rendezvous, self._runtime = chain, rendezvous, runtime
+        self._place, self._name, self._writer_id = place, name, writer_id
+        self.horizons = Horizons()
+        #: The channel to the committer that carries commands of this process; None: it commits itself.
+        self._channel: Channel | None = None
+        #: The channel that an entry has come from which the storage has. Written by the thread that reads the channel.
+        self._known: Channel | None = None
+        #: The identity of its listener, and of the last one that did not answer in time.
+        self._identity: object = None
+        self._silent: object = None
+        self._patience_ms = MIN_PATIENCE_MS
+        self._listener: Listener | None = None
+        #: Whether other processes can ever be met; unset for good if the one met uses another storage.
+        self._is_possible = True
+        #: The number of the last command that was handed over.
+        self._number = 0
+        #: What was handed over and not answered, by number. The holder of the head lock writes it; any thread that
+        #: folds an entry reads it.
+        self._handed: dict[int, QueuedCommand] = {}
+        #: The answers that entries had. Any thread that folds an entry adds to it.
+        self._found: dict[int, Found] = {}
+        #: Wakes the thread that waits for its commands: a number that was declined, or a channel that has ended.
+        self._news = rendezvous.mailbox()
+        #: Whether a thread waits for news; nothing reads the mailbox otherwise.
+        self._is_waiting = False
+        #: Closes the listener when this committer is collected.
+        self._finalizer: Any = None
+        #: The channels of the callers, by writer id. Any thread that has an entry reads it, without the lock.
+        self._callers: dict[str, Channel] = {}
+        #: Guards who joins and parts: a closed committer, and one that calls another process, has no callers.
+        self._lock = threading.RLock()
+        self._closed = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether this process hands its commands to another one."""
+        return self._channel is not None
+
+    # As a caller ------------------------------------------------------------------------------------------------------
+
+    def join(self) -> bool:
+        """Meet the other processes; True if one of them commits for this one from now on."""
+        if self._closed or not self._is_possible:
+            return False
+        if self._channel is not None:
+            return True
+        if self._listener is not None:
+            if self._listener.is_current():
+                return False
+            self._stop_serving()  # Another process has taken its place while this one was suspended.
+        met = self._rendezvous.meet(self._name, partial(_serve, weakref.ref(self)), self._silent)
+        if met is None:
+            return False
+        if met.channel is None:
+            self._listen(met.listener)
+            return False
+        self._identity = met.identity
+        if self._greet(met.channel, met.identity):
+            return True
+        met.channel.close()
+        return False
+
+    def _listen(self, listener: Listener | None) -> None:
+        """Keep a listener until this committer is closed, or collected, or calls another one."""
+        with self._lock:
+            if not self._closed:
+                self._listener = listener
+        if listener is not None and self._listener is not listener:
+            listener.close()
+        elif listener is not None:
+            self._finalizer = weakref.finalize(self, listener.close)
+
+    def _greet(self, channel: Channel, identity: object) -> bool:
+        """Say hello; False if the other process does not answer, or shares nothing with this one."""
+        channel.send(encode_message(Hello(__version__, self._place, self._writer_id)))
+        welcome = None
+        try:
+            while welcome is None:
+                frame = channel.receive(HELLO_SECONDS)
+                if frame is None:
+                    self._silent = identity
+                    return False
+                message = decode_message(frame)
+                welcome = message if isinstance(message, Welcome) else None  # Else an entry, which is read later.
+        except (ChannelClosedError, UnreadableMessageError):
+            return False
+        if not self._chain.has_entry(welcome.sequence, welcome.entry_hash):
+            self._is_possible = False
+            _LOG.warning("%s: another process of this machine has other entries", self._place)
+            return False
+        self._chain.refresh(welcome.recorded)
+        self._patience_ms = max(MIN_PATIENCE_MS, welcome.patience_ms)
+        with self._lock:
+            if self._closed:
+                return False
+            self._channel = channel
+        self._stop_serving()
+        try:
+            self._rendezvous.start(partial(_read, weakref.ref(self), channel))
+        except RuntimeError:  # The system has no more threads.
+            self._leave(channel)
+            return False
+        return True
+
+    def hand_over(self, waiters: list[QueuedCommand], on_sent: Callable[[], None]) -> bool:
+        """Hand commands to the committer, and wait; those that entries carry are done and no longer among ``waiters``.
+
+        The others are to be committed by this process, from the state that it has then. Each command is handed over
+        once: under two numbers it could be carried twice.
+
+        Returns:
+            Whether an entry carries one.
+        """
+        channel = self._channel
+        for waiter in waiters:
+            if waiter.origin is not None:  # This process was the committer; each caller hands over its own commands.
+                waiter.error, waiter.events, waiter.done = NotCarriedError(), 0, True
+        waiters[:] = [waiter for waiter in waiters if not waiter.done]
+        if channel is None or not waiters:
+            return False
+        state, began = self._chain.state, self._runtime.monotonic()
+        not_before, catalog = self._chain.known()
+        handed = {self._number + place: waiter for place, waiter in enumerate(waiters, 1)}
+        commands = tuple((number, waiter.principal, waiter.command) for number, waiter in handed.items())
+        try:
+            frame = encode_message(Commands(state.sequence, not_before, catalog, commands))
+        except Exception as error:  # noqa: BLE001 - this process decides them, and tells each caller what is wrong
+            _LOG.debug("commands that cannot be handed over: %r", error)
+            frame = b""
+        self._number += len(waiters)
+        if not 0 < len(frame) <= MAX_FRAME:
+            for waiter in waiters:
+                waiter.is_declined = True
+            return False
+        self._is_waiting = True
+        try:
+            for number, waiter in handed.items():
+                waiter.is_doubtful = True
+                self._handed[number] = waiter
+            channel.send(frame)
+            on_sent()
+            declined = self._await_answers(channel, handed.keys(), began)
+        finally:
+            self._is_waiting = False
+        for number in declined - self._found.keys():
+            waiter = self._handed.pop(number)
+            waiter.is_doubtful, waiter.is_declined = False, True
+        return self.settle(waiters)
+
+    def _await_answers(self, channel: Channel, numbers: Collection[int], began: float) -> set[int]:
+        """Wait until entries carry all commands but those that were declined, which it returns; or leave."""
+        declined: set[int] = set()
+        while self._channel is channel and not set(numbers) <= self._found.keys() | declined:
+            remaining = began + self._patience_ms - self._runtime.monotonic()
+            news = self._news.get(remaining / 1000) if remaining > 0 else None
+            if news is None:
+                self._silent = self._identity
+                self._leave(channel)
+            elif isinstance(news, Declined):
+                declined.update(number for number in news.numbers if number in numbers)
+            elif news is channel:
+                self._leave(channel)
+        return declined
+
+    def settle(self, waiters: list[QueuedCommand]) -> bool:
+        """Answer those of the waiters whose commands entries carry, and remove them; returns whether there are any."""
+        found = dict(self._found)
+        if not found:
+            return False
+        newest = max(answer.sequence for answer in found.values())
+        if newest > self._chain.state.sequence:
+            self._chain.refresh(newest)  # Another thread is about to publish it.
+        self._chain.make_durable(newest)
+        for number, answer in found.items():
+            waiter = self._handed.pop(number, None)
+            self._found.pop(number, None)
+            if waiter is not None and not waiter.done:
+                waiter.result, waiter.error, waiter.is_doubtful = answer.result, answer.error, False
+                waiter.done = True
+        waiters[:] = [waiter for waiter in waiters if not waiter.done]
+        return any(answer.error is None for answer in found.values())
+
+    def fenced(self, sequence: int) -> None:
+        """Record that this entry of this process is stored: no later one carries what was handed over before."""
+        for number in list(self._handed):
+            waiter = self._handed.pop(number)
+            waiter.is_doubtful = False
+
+    def _leave(self, channel: Channel) -> None:
+        channel.close()
+        if self._channel is channel:
+            self._channel = None
+
+    def took(self, frame: bytes, channel: Channel) -> bool:
+        """Take a message of the committer, in the thread that reads them; False ends the channel."""
+        message = decode_message(frame)
+        if isinstance(message, Declined):
+            self._news.put(message)
+        elif isinstance(message, Stored):
+            if self._known is not channel and message.sequence > self._chain.state.sequence:
+                # The first entry of a channel is read: the other process may use another storage of this name.
+                if self._chain.refresh(message.sequence).sequence < message.sequence:
+                    self._is_possible = False
+                    _LOG.warning("%s: another process of this machine has an entry that is not there", self._place)
+                    return False
+                self._known = channel
+            self._chain.take_stored(message)
+            if self._is_waiting:
+                self._news.put(message)
+        return True
+
+    def lost(self, channel: Channel) -> None:
+        """Leave a channel that has ended, and wake the thread that waits for its commands, if one does."""
+        self._leave(channel)
+        self._news.put(channel)
+
+    # Of all entries ---------------------------------------------------------------------------------------------------
+
+    def record(self, entry: Entry, before: State, data: bytes) -> None:
+        """Record an entry that any thread of this process folds."""
+        self.horizons.record(entry)
+        if entry.carried and self._handed:
+            self._found.update(find_answers(before, entry, self._writer_id, dict(self._handed)))
+        if self._callers:
+            self.push(entry.sequence, data, durable=False)
+
+    def skip(self, sequence: int) -> None:
+        """Record that the chain was loaded again up to this entry, without a look at all entries before it."""
+        self.horizons.skip(sequence)
+        for number in list(self._handed):
+            msg = f"the entries before {sequence}, which would tell whether the command is stored, were deleted"
+            self._found.setdefault(number, Found(sequence, error=UnknownOutcomeError(msg)))
+        if self._is_waiting:
+            self._news.put(sequence)
+
+    # As the committer -------------------------------------------------------------------------------------------------
+
+    def push(self, sequence: int, data: bytes, *, durable: bool) -> None:
+        """Send an entry to all callers; called by any thread."""
+        if not self._callers:
+            return
+        is_whole = len(data) <= MAX_PUSHED
+        frame = encode_message(Stored(sequence, durable, is_whole, data if is_whole else line_of(data)))
+        for channel in list(self._callers.values()):
+            channel.send(frame)
+
+    def admit(self, waiters: list[QueuedCommand]) -> None:
+        """Remove commands of other processes that the next entry must not carry."""
+        refused = [each for each in waiters if each.origin is not None and not self.horizons.allow(each.origin)]
+        for waiter in refused:
+            waiter.error, waiter.events, waiter.done = NotCarriedError(), 0, True
+        if refused:
+            waiters[:] = [waiter for waiter in waiters if not waiter.done]
+
+    def greeted(self, frame: bytes | None, channel: Channel) -> str | None:
+        """Welcome a caller; returns its writer id, or None if the two share nothing."""
+        hello = decode_message(frame) if frame is not None else None
+        if not isinstance(hello, Hello) or (hello.release, hello.place) != (__version__, self._place):
+            return None
+        self._welcome(hello.writer_id, channel)
+        return hello.writer_id
+
+    def asked(self, frame: bytes, writer_id: str, channel: Channel) -> None:
+        """Commit what a caller asks for, in its thread."""
+        message = decode_message(frame)
+        if isinstance(message, Commands):
+            self._carry(message, writer_id, channel)
+
+    def parted(self, writer_id: str, channel: Channel) -> None:
+        """Forget a caller whose channel has ended."""
+        with self._lock:
+            if self._callers.get(writer_id) is channel:
+                del self._callers[writer_id]
+                self.horizons.leave(writer_id)
+
+    def _welcome(self, writer_id: str, channel: Channel) -> None:
+        with self._lock:
+            if self._closed or self._channel is not None:
+                raise ChannelClosedError
+            self._callers[writer_id] = channel  # From now on it is sent all entries.
+        state = self._chain.state
+        recorded = self.horizons.join(writer_id, state.sequence)
+        patience_ms = PATIENCE * self._chain.latency_ms()
+        channel.send(encode_message(Welcome(state.sequence, state.entry_hash, recorded, patience_ms)))
+
+    def _carry(self, commands: Commands, writer_id: str, channel: Channel) -> None:
+        """Commit the commands of a caller as those of a thread of this process."""
+        self._chain.read_catalog(commands.catalog)
+        waiters = [
+            QueuedCommand(command, principal, Origin(writer_id, number, commands.after, commands.not_before))
+            for number, principal, command in commands.handed
+        ]
+        self._chain.enqueue_all(waiters)
+        doubtful = False
+        for waiter in waiters:
+            try:
+                self._chain.commit_queued(waiter)
+            except Exception as error:  # noqa: BLE001 - the caller decides the command itself
+                doubtful = doubtful or isinstance(error, UnknownOutcomeError)
+        if doubtful:
+            raise ChannelClosedError  # The caller has to find out what is stored.
+        numbers = [number for number, _, _ in commands.handed]
+        declined = tuple(
+            number
+            for number, waiter in zip(numbers, waiters, strict=True)
+            if waiter.error is not None or not waiter.events
+        )
+        if declined:
+            channel.send(encode_message(Declined(declined)))
+
+    def _stop_serving(self) -> None:
+        with self._lock:
+            listener, self._listener = self._listener, None
+            callers = list(self._callers.values())
+        if listener is not None:
+            self._finalizer.detach()
+            listener.close()
+        for channel in callers:
+            channel.close()
+
+    def close(self) -> None:
+        """Part from all other processes; called by any thread."""
+        with self._lock:
+            self._closed = True
+            channel = self._channel
+        self._stop_serving()
+        if channel is not None:
+            self._leave(channel)
+
+
+def _read(committer: weakref.ref[Committer], channel: Channel) -> None:
+    """Read what the process sends that commits for this one, until the channel ends; keeps no committer alive."""
+    try:
+        while True:
+            frame = channel.receive(None)
+            caller = committer()
+            if caller is None or frame is None or not caller.took(frame, channel):
+                break
+            del caller
+    except (ChannelClosedError, UnreadableMessageError):
+        pass
+    except Exception as error:  # noqa: BLE001 - the thread that commits reads the entry itself, and finds the error
+        _LOG.info("left the process that commits for others: %r", error)
+    channel.close()
+    caller = committer()
+    if caller is not None:
+        caller.lost(channel)
+
+
+def _serve(committer: weakref.ref[Committer], channel: Channel) -> None:
+    """Serve one caller until its channel ends; keeps no committer alive meanwhile."""
+    writer_id = None
+    try:
+        frame = channel.receive(HELLO_SECONDS)
+        server = committer()
+        writer_id = server.greeted(frame, channel) if server is not None else None
+        while writer_id is not None:
+            del server
+            frame = channel.receive(None)
+            server = committer()
+            if server is None or frame is None:
+                break
+            server.asked(frame, writer_id, channel)
+    except (ChannelClosedError, UnreadableMessageError):
+        pass
+    except Exception as error:  # noqa: BLE001 - the caller commits itself
+        _LOG.info("a caller commits itself: %r", error)
+    finally:
+        channel.close()
+        server = committer()
+        if server is not None and writer_id is not None:
+            server.parted(writer_id, channel)
