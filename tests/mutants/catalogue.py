@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.authorization import AUTHORIZATION
 from tests.mutants.chain import CHAIN
 from tests.mutants.chains import CHAINS
+from tests.mutants.committer import COMMITTER
 from tests.mutants.fences import FENCES
 from tests.mutants.gateways import GATEWAYS
 from tests.mutants.groups import GROUPS
@@ -20,6 +21,7 @@ MUTANTS = (
     *GROUPS,
     *CHAIN,
     *CHAINS,
+    *COMMITTER,
     *FENCES,
     *AUTHORIZATION,
     *MAINTENANCE,

@@ -37,7 +37,10 @@ def show(run: Run, *, trace: bool) -> None:
         for _, _, line in sorted(lines, key=lambda item: item[:2]):
             print(line)
     print(f"settings: {run.settings.to_json()}")
-    print(f"{len(run.trace)} requests, {len(run.history)} lines of history, digest {run.digest}")
+    print(
+        f"{len(run.trace)} requests, {len(run.history)} lines of history, {run.carried} carried commands, "
+        f"digest {run.digest}"
+    )
     for anomaly in run.anomalies:
         print(f"ANOMALY {anomaly}")
 
@@ -45,16 +48,19 @@ def show(run: Run, *, trace: bool) -> None:
 def many(first: int, count: int, jobs: int, draw: Callable[[int], Settings], run: Callable[[int], Result]) -> int:
     """Run a range of seeds; print a summary, and the failing ones after shrinking. Returns the number of failures."""
     failed: list[int] = []
-    requests, mishaps, operations = 0, Counter[str](), Counter[str]()
+    requests, carried, mishaps, operations = 0, 0, Counter[str](), Counter[str]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         for result in pool.map(run, range(first, first + count), chunksize=10):
             requests += result.requests
+            carried += result.carried
             mishaps.update(result.mishaps)
             operations.update(result.operations)
             if result.anomalies:
                 failed.append(result.seed)
                 print(f"seed {result.seed}: {result.anomalies[0]} (of {len(result.anomalies)})", flush=True)
-    print(f"{count} seeds from {first}: {len(failed)} with anomalies, {requests:,} requests")
+    print(
+        f"{count} seeds from {first}: {len(failed)} with anomalies, {requests:,} requests, {carried:,} carried commands"
+    )
     print("mishaps:", ", ".join(f"{name} {number:,}" for name, number in sorted(mishaps.items())))
     print("operations:", ", ".join(f"{name} {number:,}" for name, number in sorted(operations.items())))
     for seed in sorted(failed)[:_SHRUNK]:
@@ -94,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gateways", action="store_true", help="the world of gateways and their clients only")
     parser.add_argument("--tables", action="store_true", help="publish tables in each run")
     parser.add_argument("--alterations", action="store_true", help="alter topics while compactors plan in each run")
+    parser.add_argument("--committers", action="store_true", help="let processes of one machine share entries")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     with quiet():
@@ -101,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    worlds = {name: getattr(options, name) for name in ("rules", "gateways", "tables", "alterations")}
+    worlds = {name: getattr(options, name) for name in ("rules", "gateways", "tables", "alterations", "committers")}
     draw: Callable[[int], Settings] = functools.partial(drawn, chains=options.chains, **worlds)
     if options.seed is None and options.settings is None:
         run_one = functools.partial(one, chains=options.chains, **worlds)

@@ -50,6 +50,7 @@ class Actor(ABC):
                 self.live(process)
                 if self.rng.random() < 0.5:
                     process.storage.crash()  # It ends without waiting for its work in the background.
+                process.end()
             except (SimulatedCrash, Interrupted, AuthorizationError, CorruptionError, StoreNotFoundError) as error:
                 if isinstance(error, TxnStoreError) and not (self.world.explains(error) or self.is_refusal(error)):
                     raise

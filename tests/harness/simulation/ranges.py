@@ -27,6 +27,7 @@ class Result:
     requests: int
     mishaps: dict[str, int]
     operations: dict[str, int]
+    carried: int = 0
 
 
 @contextmanager
@@ -50,4 +51,4 @@ def one(seed: int, chains: int | None, **worlds: bool) -> Result:
     mishaps = Counter(step.mishap for step in run.trace if step.mishap)
     mishaps.update(step.answer for step in run.trace if step.answer in _TOLD)
     operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")
-    return Result(seed, run.anomalies, len(run.trace), dict(mishaps), dict(operations))
+    return Result(seed, run.anomalies, len(run.trace), dict(mishaps), dict(operations), run.carried)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tests.harness.executors import never
+from tests.harness.simulation.meeting import Meeting
 from tests.harness.simulation.scheduler import Scheduler, Task
 from tests.helpers.keys import FixedRuntime
 from txnstore.runtime import Runtime
@@ -126,9 +127,15 @@ class TaskExecutor(Executor):
 
 
 def simulated_runtime(
-    scheduler: Scheduler, rng: random.Random, clock: Callable[[], int], kind: type[Runtime] = FixedRuntime
+    scheduler: Scheduler,
+    rng: random.Random,
+    clock: Callable[[], int],
+    kind: type[Runtime] = FixedRuntime,
+    meeting: Meeting | None = None,
 ) -> Runtime:
     """A runtime of a process, with its own randomness.
+
+    ``meeting``: where it meets other processes that share entries; None: nowhere.
 
     Single requests run in the caller. Work on several chains runs in parallel, and background work runs with a random
     delay.
@@ -149,4 +156,5 @@ def simulated_runtime(
         monotonic=lambda: scheduler.now,
         spawn=never,
         process=lambda: "simulated",
+        rendezvous=lambda: meeting,
     )

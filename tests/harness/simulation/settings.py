@@ -122,6 +122,8 @@ class Settings:
     are inlined, or their segments are objects. ``syncs``: the share of writes whose sync fails. ``losses``:
     how often the power is lost at most, each time after such a write. ``old_hints``: the share of GETs of a hint that
     return an earlier version. ``elsewhere``: the share of creates that something else answers, ten times that of GETs.
+    ``machines``: on how many machines processes share entries; 0: no two share them. ``cuts``: the share of messages
+    between them with which something happens.
     """
 
     seed: int
@@ -145,6 +147,8 @@ class Settings:
     losses: int = 0
     old_hints: float = 0.0
     elsewhere: float = 0.0
+    machines: int = 0
+    cuts: float = 0.0
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -219,6 +223,25 @@ def with_alterations(settings: Settings) -> Settings:
     return replace(settings, actors=(*others, *SHARERS, *ALTERERS))
 
 
+def with_committers(settings: Settings) -> Settings:
+    """The same on machines whose processes share entries, at a pace at which they meet."""
+    rng = random.Random(f"committers/{settings.seed}")
+    kinds = ("producer", "plain", "threads", "copy", "member")
+    actors = [actor for actor in EVERYBODY if actor.partition(":")[0] in kinds]
+    for _, _, crowd in _CROWDS:
+        if crowd[0] in settings.actors and rng.random() < 0.4:
+            actors += crowd
+    return replace(
+        settings,
+        actors=tuple(actors),
+        machines=rng.choice((1, 1, 2)),
+        cuts=rng.choice((0.0, 0.01, 0.05)),
+        pace_ms=rng.choice((20, 20, 200)),
+        chains=rng.choice((1, 1, settings.chains)),
+        operations=rng.choice((4, 6, 8)),
+    )
+
+
 def of_gateways(seed: int, chains: int | None = None) -> Settings:
     """The settings of a seed in the world of gateways, which has little else: a run takes a tenth of the time."""
     rng = random.Random(f"gateways/{seed}")
@@ -249,6 +272,7 @@ def drawn(
     gateways: bool = False,
     tables: bool = False,
     alterations: bool = False,
+    committers: bool = False,
 ) -> Settings:
     """The settings that a seed stands for.
 
@@ -259,8 +283,10 @@ def drawn(
         gateways: In the world of gateways.
         tables: In any case with publishers of tables.
         alterations: With topics that are altered.
+        committers: With processes that share entries.
     """
     settings = of_gateways(seed, chains) if gateways else settings_of(seed, chains)
     settings = under_rules(settings) if rules else settings
     settings = with_alterations(settings) if alterations else settings
+    settings = with_committers(settings) if committers else settings
     return with_tables(settings) if tables else settings

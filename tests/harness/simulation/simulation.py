@@ -18,6 +18,7 @@ from tests.harness.simulation.engine_tables import short_lived_tables
 from tests.harness.simulation.following import Follower, followed
 from tests.harness.simulation.forgetting import Forgetter, Napper, NappingScanner
 from tests.harness.simulation.gateways import Gateway, kept
+from tests.harness.simulation.handing import Handing, carried
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
@@ -102,6 +103,7 @@ class Run:
     trace: tuple[Step, ...]
     history: tuple[Operation, ...]
     anomalies: tuple[str, ...]
+    carried: int = 0
 
     @property
     def digest(self) -> str:
@@ -111,7 +113,7 @@ class Run:
 
 def simulate(settings: Settings) -> Run:
     """Run it. The same settings give the same run, in every process."""
-    world = World(settings)
+    world, handing = World(settings), Handing()
     with (
         simulated_locks(world.scheduler),
         no_clients_left(),
@@ -119,6 +121,7 @@ def simulate(settings: Settings) -> Run:
         short_history(settings.lease_ms),
         short_lived_tables(tables=has_tables(world)),
         merges_watched(world),
+        handing.watched(),
         refusals_judged(world.rulebook),
         without_sockets(),
     ):
@@ -135,7 +138,9 @@ def simulate(settings: Settings) -> Run:
         else:
             world.anomalies += _look(world)
         world.end()
-    return Run(settings, tuple(world.trace), tuple(world.history.operations), tuple(world.anomalies))
+    world.anomalies += handing.anomalies(world.bucket.archive, settings.chains)
+    in_entries = carried(world.bucket.archive, settings.chains)
+    return Run(settings, tuple(world.trace), tuple(world.history.operations), tuple(world.anomalies), in_entries)
 
 
 def _look(world: World) -> Iterator[str]:

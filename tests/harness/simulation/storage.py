@@ -272,6 +272,8 @@ class SimulatedStorage:
         self.hidden_entries: HiddenEntries | None = None
         #: Called when a sync has failed.
         self.sync_failed: Callable[[], object] = bool
+        #: Called when the process dies.
+        self.on_crash: Callable[[], object] = bool
         #: Gets the keys that were answered with garbage.
         self.garbled: set[str] = set()
         #: Called with the name of each object that the process is about to write, other than an entry.
@@ -334,6 +336,7 @@ class SimulatedStorage:
     def crash(self) -> None:
         """Kill the process, with all its threads."""
         self.dead = True
+        self.on_crash()
 
     def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
         step, mishap = self._begin(operation, key)

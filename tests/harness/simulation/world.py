@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tests.harness.simulation.creates import Creates
 from tests.harness.simulation.ledger import Ledger
+from tests.harness.simulation.meeting import Machine, Meeting
 from tests.harness.simulation.power import Power
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.rulebook import ROOT, USERS, Rulebook, everything
@@ -57,6 +58,12 @@ class Process:
     name: str
     store: Store
     storage: SimulatedStorage
+    meeting: Meeting | None = None
+
+    def end(self) -> None:
+        """Close what only a living process has open."""
+        if self.meeting is not None:
+            self.meeting.die()
 
     @property
     def principal(self) -> str:
@@ -128,6 +135,9 @@ class World:
         self.acknowledged: set[int] = set()
         #: How many records have stayed by the settings of their topic.
         self.governed = 0
+        self.machines = [
+            Machine(self.scheduler, self.rng(f"machine/{number}"), settings.cuts) for number in range(settings.machines)
+        ]
         self._values = 0
         self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}
@@ -240,14 +250,23 @@ class World:
         if self.rulebook is not None and bucket is None:
             storage.wrote = partial(self.rulebook.wrote, who, self.rulebook.now())
         self.power.storages.append(storage)
+        meeting = self._meeting(name) if bucket is None else None
         clock = WrongClock(self.scheduler, rng, skew_ms=settings.skew_ms, jumps=settings.jumps, far=settings.far)
-        runtime = simulated_runtime(self.scheduler, rng, clock, kind)
+        runtime = simulated_runtime(self.scheduler, rng, clock, kind, meeting)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
         store = Store(Connection(objects, runtime=runtime, principal=who))
-        process = Process(name, store, storage)
+        process = Process(name, store, storage, meeting)
+        if meeting is not None:
+            storage.on_crash = meeting.die
         for chain in store._connection.load():
             chain._checkpoint_every = settings.checkpoint_every
         return process
+
+    def _meeting(self, name: str) -> Meeting | None:
+        """Where a process meets others: each is on one of the machines of the run."""
+        if not self.machines:
+            return None
+        return Meeting(self.rng(f"{name}/machine").choice(self.machines), name)
 
     def explains(self, error: BaseException) -> bool:
         """Whether the error is one of damage, and names an object that was hidden, lost, garbled or misplaced."""
@@ -258,7 +277,7 @@ class World:
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
-        return Process(self._incarnation(actor), process.store, process.storage)
+        return Process(self._incarnation(actor), process.store, process.storage, process.meeting)
 
     def end(self) -> None:
         """Kill all processes: a request that any of them makes after the run raises."""
