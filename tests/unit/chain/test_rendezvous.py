@@ -173,6 +173,16 @@ def test_who_does_not_answer_is_replaced_and_notices_it(host: Host) -> None:
     host.connect()
 
 
+def test_who_accepts_no_connections_is_replaced_and_nobody_waits(host: Host, folder: Path) -> None:
+    """A suspended process: the system keeps as many connections for it as it has asked for, and the next one waits."""
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as suspended, socket.socket(socket.AF_UNIX) as waiting:
+        suspended.bind(str(folder / f"{NAME}.sock"))
+        suspended.listen(0)
+        waiting.connect(str(folder / f"{NAME}.sock"))
+        host.listen()
+
+
 def test_only_the_one_that_did_not_answer_is_replaced(host: Host) -> None:
     _, identity = host.listen()
     successor, _ = host.listen(silent=identity)

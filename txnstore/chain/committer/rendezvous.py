@@ -347,7 +347,9 @@ def _connect(path: Path, silent: object) -> Met | None:
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        sock.setblocking(False)  # A suspended listener has a queue of connections, and a full one would block.
         sock.connect(os.fspath(path))
+        sock.setblocking(True)
     except OSError:
         sock.close()
         return None
