@@ -131,7 +131,7 @@ class Connection:
     ) -> None:
         self.read_only = read_only
         self.principal = principal
-        self.runtime = runtime or Runtime(rendezvous=rendezvous)
+        self.runtime = runtime or _default_runtime()
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
         self.counts, self.objects, self.measurements = objects, RecentObjects(objects), objects.measurements
@@ -633,6 +633,11 @@ def principal_of(name: str | None) -> str:
     return principal
 
 
+def _default_runtime() -> Runtime:
+    """Make the runtime of a store that is given none: with it, processes of this machine may share entries."""
+    return Runtime(rendezvous=rendezvous)
+
+
 def create_connection(
     objects: ObjectStore,
     chains: int | None = None,
@@ -646,7 +651,7 @@ def create_connection(
     principal = principal_of(principal)
     max_timeout_ms = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
     chain_count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
-    runtime = runtime or Runtime()
+    runtime = runtime or _default_runtime()
     probe_once(objects, runtime.new_id)
     if read_if_there(objects, keys.STORE) is None:
         try:

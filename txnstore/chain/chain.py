@@ -625,8 +625,7 @@ class Chain:
         self._undecided = None
         keep(self._objects, attempt.claim.key, payload_of(stored))
         if self._committer is not None:
-            self._committer.horizons.record(attempt.entry)
-            self._committer.fenced(attempt.entry.sequence)
+            self._committer.wrote(attempt.entry)
         self._publish(attempt.state)
         self._head_read_at, self.durable = now, attempt.entry.sequence
         if self._committer is not None:

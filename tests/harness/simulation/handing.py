@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from tests.helpers import keys
+from txnstore.chain.codec import Entry
 from txnstore.chain.committer.committer import Committer
 from txnstore.chain.group_commit import QueuedCommand
 from txnstore.chain.payload import decode_entry
@@ -30,7 +31,7 @@ class Handing:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Inside the block, record what committers do."""
-        hand_over, fenced = Committer.hand_over, Committer.fenced
+        hand_over, wrote = Committer.hand_over, Committer.wrote
         watch = self
 
         def handing(self: Committer, waiters: list[QueuedCommand], on_sent: Callable[[], None]) -> bool:
@@ -45,12 +46,12 @@ class Handing:
                     if number in self._handed:
                         watch.doubtful[self._writer_id, number] = self._handed[number]
 
-        def fencing(self: Committer, sequence: int) -> None:
+        def writing(self: Committer, entry: Entry) -> None:
             pending = [number for number, waiter in self._handed.items() if not waiter.done]
-            watch.fenced.update({(self._writer_id, number): sequence for number in pending})
-            fenced(self, sequence)
+            watch.fenced.update({(self._writer_id, number): entry.sequence for number in pending})
+            wrote(self, entry)
 
-        with mock.patch.object(Committer, "hand_over", handing), mock.patch.object(Committer, "fenced", fencing):
+        with mock.patch.object(Committer, "hand_over", handing), mock.patch.object(Committer, "wrote", writing):
             yield
 
     def anomalies(self, archive: Mapping[str, bytes], chains: int) -> Iterator[str]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import runtime, topic
 from txnstore.chain.committer.committer import Committer
 from txnstore.chain.committer.messages import (
@@ -16,10 +20,14 @@ from txnstore.chain.committer.messages import (
     decode_message,
     encode_message,
 )
-from txnstore.chain.committer.rendezvous import Met
+from txnstore.chain.committer.rendezvous import VARIABLE, Met
 from txnstore.chain.group_commit import QueuedCommand
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.state import first_state
+from txnstore.errors import StorageError
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
 
 
 class Other:
@@ -71,7 +79,11 @@ class Chain:
     def known(self) -> tuple[int, int]:
         return 0, 0
 
+    fails = False
+
     def has_entry(self, sequence: int, entry_hash: str) -> bool:
+        if self.fails:
+            raise StorageError("the storage does not answer")
         return True
 
     def refresh(self, until: int) -> object:
@@ -128,3 +140,29 @@ def test_the_end_of_an_earlier_channel_does_not_end_the_newest_one() -> None:
     assert committer.is_shared
     assert waiter.is_declined
     assert not second.closed
+
+
+def test_who_cannot_read_the_entries_of_the_other_process_commits_alone() -> None:
+    """The commit that led to the meeting goes on, and the channel is not left open."""
+    other = Other()
+    committer, _ = caller(other)
+    made: Any = committer
+    made.chain.fails = True
+    assert not committer.join()
+    assert other.closed
+    assert not committer.is_shared
+
+
+@pytest.mark.parametrize("made", [create_on, open_on])
+def test_a_store_without_a_runtime_of_its_own_shares_if_it_is_told_to(
+    made: Callable[[ObjectStore], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = MemoryStore()
+    if made is open_on:
+        create_on(objects).close()
+    monkeypatch.setenv(VARIABLE, "on")
+    with made(objects) as store:
+        assert connection_of(store).chain._committer is not None
+    monkeypatch.delenv(VARIABLE)
+    with open_on(objects) as store:
+        assert connection_of(store).chain._committer is None

@@ -120,7 +120,7 @@ def find_answers(
             continue
         handed = commands[number]
         try:
-            state = evolve(state, *entry.events[position:first])
+            state, position = evolve(state, *entry.events[position:first]), first
             placed = Payload(f"entry {entry.sequence}").place(handed.command)
             found[number] = Found(entry.sequence, decide(state, placed, handed.principal, _CHECKED_BEFORE).result)
             state, position = evolve(state, *entry.events[first : first + count]), first + count

@@ -37,7 +37,7 @@ from txnstore.chain.committer.rendezvous import (
 from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
 from txnstore.chain.payload import line_of
 from txnstore.core.state import State
-from txnstore.errors import UnknownOutcomeError
+from txnstore.errors import StorageError, UnknownOutcomeError
 from txnstore.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
@@ -96,8 +96,9 @@ class Carrier(Protocol):
 
 
 class Committer:
-    """Shares the entries of one chain with other processes. Its methods are called by the holder of the head lock,
-    unless they say otherwise.
+    """Shares the entries of one chain with other processes.
+
+    The holder of the head lock calls its methods, unless they say otherwise.
 
     Args:
         place: Names the storage, the store and the chain for all processes that may share.
@@ -165,10 +166,15 @@ class Committer:
             self._listen(met.listener)
             return False
         self._identity = met.identity
-        if self._greet(met.channel, met.identity):
-            return True
-        met.channel.close()
-        return False
+        is_welcome = False
+        try:
+            is_welcome = self._greet(met.channel, met.identity)
+        except StorageError as error:  # The commit goes on without the other process, and finds out for itself.
+            _LOG.info("cannot compare entries with the process that commits for others: %s", error)
+        finally:
+            if not is_welcome:
+                met.channel.close()
+        return is_welcome
 
     def _listen(self, listener: Listener | None) -> None:
         """Keep a listener until this committer is closed, or collected, or calls another one."""
@@ -290,8 +296,9 @@ class Committer:
         waiters[:] = [waiter for waiter in waiters if not waiter.done]
         return any(answer.error is None for answer in found.values())
 
-    def fenced(self, sequence: int) -> None:
-        """Record that this entry of this process is stored: no later one carries what was handed over before."""
+    def wrote(self, entry: Entry) -> None:
+        """Record an entry of this process that is stored: no later one carries what was handed over before it."""
+        self.horizons.record(entry)
         for number in list(self._handed):
             waiter = self._handed.pop(number)
             waiter.is_doubtful = False

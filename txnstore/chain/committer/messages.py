@@ -154,7 +154,7 @@ def decode_message(frame: bytes) -> Message:
     """
     try:
         end = _LENGTH + int.from_bytes(frame[:_LENGTH], "big")
-        name, *values = _HEADER.validate_json(frame[_LENGTH:end])
+        name, *values = _header().validate_json(frame[_LENGTH:end])
         if name == "stored":
             sequence, durable, is_whole = values
             return Stored(sequence, durable, is_whole, frame[end:])
@@ -192,18 +192,22 @@ _PLAIN: dict[str, Any] = {"hello": Hello, "welcome": Welcome, "declined": Declin
 _Count: TypeAlias = Annotated[int, Field(ge=0)]
 #: A command: its number, its principal, its class, the place of the bytes of each batch, its other values as JSON.
 _Row: TypeAlias = tuple[int, str, str, list[_Count | None], str]
-#: The headers of all messages, the most frequent ones first.
-_HEADER: TypeAdapter[tuple[Any, ...]] = TypeAdapter(
-    Annotated[
-        tuple[Literal["stored"], int, bool, bool]
-        | tuple[Literal["commands"], int, int, int, list[_Row], list[_Count]]
-        | tuple[Literal["declined"], tuple[int, ...]]
-        | tuple[Literal["hello"], str, str, str]
-        | tuple[Literal["welcome"], int, str, int, float],
-        Field(union_mode="left_to_right"),
-    ],
-    config=ConfigDict(strict=True),
-)
+
+
+@cache
+def _header() -> TypeAdapter[tuple[Any, ...]]:
+    """The headers of all messages, the most frequent ones first; made when the first message arrives."""
+    return TypeAdapter(
+        Annotated[
+            tuple[Literal["stored"], int, bool, bool]
+            | tuple[Literal["commands"], int, int, int, list[_Row], list[_Count]]
+            | tuple[Literal["declined"], tuple[int, ...]]
+            | tuple[Literal["hello"], str, str, str]
+            | tuple[Literal["welcome"], int, str, int, float],
+            Field(union_mode="left_to_right"),
+        ],
+        config=ConfigDict(strict=True),
+    )
 
 
 @cache
