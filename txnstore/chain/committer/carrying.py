@@ -124,7 +124,7 @@ def find_answers(
             placed = Payload(f"entry {entry.sequence}").place(handed.command)
             found[number] = Found(entry.sequence, decide(state, placed, handed.principal, _CHECKED_BEFORE).result)
             state, position = evolve(state, *entry.events[first : first + count]), first + count
-        except Exception as cause:  # noqa: BLE001 - the entry is valid, and whoever folds it must not fail
+        except Exception as cause:  # noqa: BLE001 - the entry is valid: its fold must not fail
             msg = f"the command is in entry {entry.sequence}, and this process does not understand why: {cause!r}"
             found[number] = Found(entry.sequence, error=UnknownOutcomeError(msg))
     return found

@@ -1,6 +1,6 @@
 """How processes of one user on one machine meet: a Unix socket in a folder of that user.
 
-Who listens replaces the socket of the name by its own, in one rename. A socket that nobody listens to refuses
+A new listener replaces the socket of the name by its own, in one rename. A socket without a listener refuses
 connections, so one that a dead process has left is no problem; and a listener sees by the name whether another one has
 taken its place. A lock on a file beside it is held for the step alone, never while a process listens.
 """
