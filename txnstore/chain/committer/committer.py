@@ -170,7 +170,7 @@ class Committer:
         try:
             is_welcome = self._greet(met.channel, met.identity)
         except StorageError as error:  # The commit goes on without the other process, and finds out for itself.
-            _LOG.info("cannot compare entries with the process that commits for others: %s", error)
+            _LOG.info("entries of the committer not compared", extra={"url": self._place, "error": str(error)})
         finally:
             if not is_welcome:
                 met.channel.close()
@@ -202,7 +202,7 @@ class Committer:
             return False
         if not self._chain.has_entry(welcome.sequence, welcome.entry_hash):
             self._is_possible = False
-            _LOG.warning("%s: another process of this machine has other entries", self._place)
+            _LOG.warning("the committer has other entries", extra={"url": self._place})
             return False
         self._chain.refresh(welcome.recorded)
         self._patience_ms = max(MIN_PATIENCE_MS, welcome.patience_ms)
@@ -241,7 +241,7 @@ class Committer:
         try:
             frame = encode_message(Commands(state.sequence, not_before, catalog, commands))
         except Exception as error:  # noqa: BLE001 - this process decides them, and tells each caller what is wrong
-            _LOG.debug("commands that cannot be handed over: %r", error)
+            _LOG.debug("commands cannot be handed over", extra={"url": self._place, "error": repr(error)})
             frame = b""
         self._number += len(waiters)
         if not 0 < len(frame) <= MAX_FRAME:
@@ -318,7 +318,7 @@ class Committer:
                 # The first entry of a channel is read: the other process may use another storage of this name.
                 if self._chain.refresh(message.sequence).sequence < message.sequence:
                     self._is_possible = False
-                    _LOG.warning("%s: another process of this machine has an entry that is not there", self._place)
+                    _LOG.warning("the committer sent an entry that the storage lacks", extra={"url": self._place})
                     return False
                 self._known = channel
             self._chain.take_stored(message)
@@ -457,7 +457,7 @@ def _read(committer: weakref.ref[Committer], channel: Channel) -> None:
     except (ChannelClosedError, UnreadableMessageError):
         pass
     except Exception as error:  # noqa: BLE001 - the thread that commits reads the entry itself, and finds the error
-        _LOG.info("left the process that commits for others: %r", error)
+        _LOG.info("the committer was left", extra={"error": repr(error)})
     channel.close()
     caller = committer()
     if caller is not None:
@@ -481,7 +481,7 @@ def _serve(committer: weakref.ref[Committer], channel: Channel) -> None:
     except (ChannelClosedError, UnreadableMessageError):
         pass
     except Exception as error:  # noqa: BLE001 - the caller commits itself
-        _LOG.info("a caller commits itself: %r", error)
+        _LOG.info("a caller was left", extra={"error": repr(error)})
     finally:
         channel.close()
         server = committer()

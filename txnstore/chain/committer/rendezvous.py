@@ -297,7 +297,7 @@ class UnixSockets:
                 raise OSError(f"the path {path} is too long for a socket")
             return _connect(path, silent) or _listen_or_connect(path, serve, silent)
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home, or the system no more threads.
-            _LOG.debug("the processes of this machine do not share entries: %s", error)
+            _LOG.debug("processes cannot meet to share entries", extra={"error": str(error)})
             return None
 
     def _checked_folder(self) -> Path:
