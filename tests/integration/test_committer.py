@@ -42,7 +42,7 @@ def _work(url: str, name: str, pipe: Connection) -> None:
         chain = store._connection.chains[0]
         committer = chain._committer
         assert committer is not None
-        pipe.send(committer.join())
+        pipe.send(committer.join(listen=True))
         while (first := pipe.recv()) is not None:
             before = chain.metrics.commits
             for number in range(first, first + COMMITS):

@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from txnstore._version import __version__
 from txnstore.chain.boundary import Boundaries, OvertakenError
 from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
@@ -397,7 +398,7 @@ class Chain:
         """
         began = self._runtime.monotonic()
         self._resolve()  # 1.
-        if self._committer is not None and self._committer.is_shared and self._hand_over(waiters, leader):
+        if self._hand_over(waiters, leader, listen=False):
             return None
         confirm = self._identity.begin() if self._identity is not None else None
         if self._is_stale(self._runtime.clock()):
@@ -406,7 +407,7 @@ class Chain:
             confirm()  # 3. An entry must not be acknowledged if the store was deleted.
         losses = 0
         while True:
-            if (losses or self._turns.is_contended(began)) and self._hand_over(waiters, leader):
+            if (losses or self._turns.is_contended(began)) and self._hand_over(waiters, leader, listen=True):
                 return None
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
             take(self._waiting, waiters)  # Those that were queued while it was the turn of other processes.
@@ -451,18 +452,21 @@ class Chain:
         if context.rendezvous is None or context.read_only:
             return None
         place = f"{self._objects.url} {self._keys.chain(self.number)}"
-        name = hashlib.sha256(place.encode()).hexdigest()[:32]
+        name = hashlib.sha256(f"{__version__} {place}".encode()).hexdigest()[:32]  # Equal releases share.
         return Committer(self, context.rendezvous, place, name, writer_id, self._runtime)
 
-    def _hand_over(self, waiters: list[QueuedCommand], leader: Leader) -> bool:
+    def _hand_over(self, waiters: list[QueuedCommand], leader: Leader, *, listen: bool) -> bool:
         """Let another process commit the waiting commands, if one does that; True if all are answered.
 
         Each command is handed over once: what was declined, or got no answer, is for this process to decide.
+
+        Args:
+            listen: If no other process does, commit for those that come.
         """
         committer = self._committer
         if committer is None or any(waiter.is_declined or waiter.is_doubtful for waiter in waiters):
             return False
-        if not committer.join():
+        if not committer.join(listen=listen):
             return False
         now = self._runtime.clock()
         if committer.hand_over(waiters, lambda: leader.has_offered(len(waiters))):

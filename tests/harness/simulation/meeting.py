@@ -170,7 +170,9 @@ class Meeting:
         self._listening: list[_Listening] = []
         self._dead = False
 
-    def meet(self, name: str, serve: Callable[[_End], None], silent: object = None) -> Met | None:
+    def meet(
+        self, name: str, serve: Callable[[_End], None], silent: object = None, *, listen: bool = True
+    ) -> Met | None:
         """Connect, or listen; see :class:`txnstore.chain.committer.rendezvous.Rendezvous`."""
         machine = self._machine
         if self._dead or machine.happens():
@@ -183,6 +185,8 @@ class Meeting:
             self._ends.append(mine)
             found.start(lambda: found.serve(theirs))
             return Met(found, channel=mine)
+        if not listen:
+            return None
         listening = machine.listeners[name] = _Listening(machine, name, partial(self._served, serve), self.start)
         self._listening.append(listening)
         return Met(listening, listener=listening)

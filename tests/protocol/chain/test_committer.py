@@ -169,6 +169,31 @@ def test_one_process_commits_for_the_other_which_makes_no_request(place: Place) 
     place.run(script)
 
 
+def test_a_newcomer_hands_over_its_first_command_without_losing_a_race(place: Place) -> None:
+    """A process that wins each race of a fast chain would otherwise never learn that another one listens."""
+
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        newcomer = place.process("c")
+        assert "put_if_absent" not in newcomer.requests(newcomer.create)
+        assert newcomer.is_shared
+        assert carried(place)[-1] == "c1"
+        assert newcomer.requests(newcomer.create) == []
+        check_once(place.bucket, committer, caller, newcomer)
+
+    place.run(script)
+
+
+def test_a_lone_process_does_not_listen(place: Place) -> None:
+    def script() -> None:
+        process = place.process("a")
+        process.create(3)
+        assert place.machine.listeners == {}
+        assert place.machine.met == 0
+
+    place.run(script)
+
+
 def test_commands_of_both_share_an_entry(place: Place) -> None:
     def script() -> None:
         committer, caller = place.roles(place.process("a"), place.process("b"))

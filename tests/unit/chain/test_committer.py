@@ -10,12 +10,13 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import runtime, topic
-from txnstore.chain.committer.committer import Committer
+from txnstore.chain.committer.committer import MIN_PATIENCE_MS, Committer
 from txnstore.chain.committer.messages import (
     Commands,
     Declined,
     Hello,
     Message,
+    Stored,
     Welcome,
     decode_message,
     encode_message,
@@ -28,6 +29,7 @@ from txnstore.errors import StorageError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
+from txnstore.testing import ManualClock
 
 
 class Other:
@@ -53,9 +55,13 @@ class Meetings:
 
     def __init__(self, *others: Other) -> None:
         self._others = deque(others)
+        self.clock = ManualClock()
+        self.wait_ms = 0
+        self.asked_to: list[bool] = []
         self.mail: deque[object] = deque()
 
-    def meet(self, name: str, serve: Any, silent: object = None) -> Met | None:
+    def meet(self, name: str, serve: Any, silent: object = None, *, listen: bool = True) -> Met | None:
+        self.asked_to.append(listen)
         return Met(object(), channel=self._others.popleft()) if self._others else None
 
     def mailbox(self) -> Any:
@@ -65,6 +71,7 @@ class Meetings:
         self.mail.append(message)
 
     def get(self, timeout: float) -> object:
+        self.clock.advance(min(self.wait_ms, round(timeout * 1000)))
         return self.mail.popleft() if self.mail else None
 
     def start(self, run: Any) -> None:
@@ -92,7 +99,7 @@ class Chain:
 
 def caller(*others: Other) -> tuple[Committer, Meetings]:
     meetings, chain = Meetings(*others), Chain()
-    made: Any = Committer(chain, meetings, "place", "name", "caller", runtime())  # type: ignore[arg-type]
+    made: Any = Committer(chain, meetings, "place", "name", "caller", runtime(meetings.clock))  # type: ignore[arg-type]
     made.chain = chain  # The committer alone keeps it.
     return made, meetings
 
@@ -104,7 +111,7 @@ def waiting(name: str = "t") -> QueuedCommand:
 def test_what_is_declined_is_certain_to_be_left_to_its_process() -> None:
     other = Other()
     committer, meetings = caller(other)
-    assert committer.join()
+    assert committer.join(listen=True)
     meetings.put(Declined((1,)))
     waiter = waiting()
     committer.hand_over([waiter], lambda: None)
@@ -113,10 +120,35 @@ def test_what_is_declined_is_certain_to_be_left_to_its_process() -> None:
     assert committer.is_shared
 
 
+@pytest.mark.parametrize(("messages", "is_answered"), [(4, True), (5, False)])
+def test_messages_show_that_the_committer_is_there_but_not_forever(messages: int, is_answered: bool) -> None:
+    """Others win its slots, and it says so; its callers would only race, too."""
+    other = Other()
+    committer, meetings = caller(other)
+    committer.join(listen=True)
+    meetings.wait_ms = round(MIN_PATIENCE_MS)
+    meetings.mail.extend([Stored(number, False, True, b"") for number in range(messages)])
+    meetings.put(Declined((1,)))
+    waiter = waiting()
+    committer.hand_over([waiter], lambda: None)
+    assert waiter.is_declined is is_answered
+    assert waiter.is_doubtful is not is_answered
+    assert committer.is_shared is is_answered
+
+
+def test_a_process_that_does_not_answer_is_replaced_also_by_one_that_would_only_connect() -> None:
+    committer, meetings = caller(Other())
+    committer.join(listen=False)
+    committer.hand_over([waiting()], lambda: None)  # Nothing arrives.
+    assert not committer.is_shared
+    committer.join(listen=False)
+    assert meetings.asked_to == [False, True]
+
+
 def test_nothing_is_handed_over_to_a_channel_that_has_ended() -> None:
     other = Other()
     committer, _ = caller(other)
-    assert committer.join()
+    assert committer.join(listen=True)
     assert committer._channel is other
     committer.lost(other)
     assert not committer.is_shared
@@ -129,9 +161,9 @@ def test_nothing_is_handed_over_to_a_channel_that_has_ended() -> None:
 def test_the_end_of_an_earlier_channel_does_not_end_the_newest_one() -> None:
     first, second = Other(), Other()
     committer, meetings = caller(first, second)
-    assert committer.join()
+    assert committer.join(listen=True)
     committer.hand_over([waiting()], lambda: None)
-    assert committer.join()
+    assert committer.join(listen=True)
     committer.lost(first)
     assert committer.is_shared
     meetings.put(Declined((2,)))
@@ -148,7 +180,7 @@ def test_who_cannot_read_the_entries_of_the_other_process_commits_alone() -> Non
     committer, _ = caller(other)
     made: Any = committer
     made.chain.fails = True
-    assert not committer.join()
+    assert not committer.join(listen=True)
     assert other.closed
     assert not committer.is_shared
 

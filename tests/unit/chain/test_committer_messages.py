@@ -56,7 +56,7 @@ ALL: list[Command] = [
     EndTxn(ID, Outcome.COMMIT, (replace(batch(), data=b""),), versions=(("job", 1),), session=True),
 ]
 OTHERS: list[Message] = [
-    Hello("1.2.3", "memory:// chains/0", "writer"),
+    Hello("memory:// chains/0", "writer"),
     Welcome(2**40, "0" * 64, 2**40, 0.5),
     Declined(()),
     Declined((1, 2**40)),

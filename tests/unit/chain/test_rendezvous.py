@@ -108,7 +108,7 @@ def test_the_first_listens_and_the_others_connect(host: Host, folder: Path) -> N
         assert served.receive(240) == b"hello %d" % number
         served.send(b"welcome")
         assert met.channel.receive(240) == b"welcome"
-    assert {each.name for each in folder.iterdir()} == {f"{NAME}.sock", f"{NAME}.lock"}
+    assert {each.name for each in folder.iterdir()} == {f"{NAME}.sock", "lock"}
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -136,7 +136,7 @@ def test_who_listens_no_more_leaves_the_place_to_the_next(host: Host, folder: Pa
     listener, _ = host.listen()
     listener.close()
     assert not listener.is_current()
-    assert {each.name for each in folder.iterdir()} == {f"{NAME}.lock"}
+    assert {each.name for each in folder.iterdir()} == {"lock"}
     host.listen()
     host.connect()
 
@@ -154,11 +154,11 @@ def test_a_socket_that_a_dead_process_has_left_is_replaced(host: Host, folder: P
 
 def test_what_a_process_has_left_that_died_before_it_listened_is_replaced(host: Host, folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    for each in (f"{NAME}.sock", f"{NAME}.new", f"{NAME}.lock"):
+    for each in (f"{NAME}.sock", f"{NAME}.new", "lock"):
         (folder / each).touch()
     host.listen()
     host.connect()
-    assert {each.name for each in folder.iterdir()} == {f"{NAME}.sock", f"{NAME}.lock"}
+    assert {each.name for each in folder.iterdir()} == {f"{NAME}.sock", "lock"}
 
 
 def test_who_does_not_answer_is_replaced_and_notices_it(host: Host) -> None:
@@ -183,6 +183,22 @@ def test_who_accepts_no_connections_is_replaced_and_nobody_waits(host: Host, fol
         host.listen()
 
 
+def test_a_process_that_only_connects_makes_no_folder_and_does_not_listen(host: Host, folder: Path) -> None:
+    for made in (False, True):
+        if made:
+            folder.mkdir(mode=0o700)
+        assert host.sockets.meet(NAME, host.served.put, listen=False) is None
+        assert folder.exists() is made
+    assert list(folder.iterdir()) == []
+    _, identity = host.listen()
+    met = host.sockets.meet(NAME, host.served.put, listen=False)
+    assert met is not None
+    assert met.channel is not None
+    assert met.identity == identity
+    met.channel.close()
+    assert host.sockets.meet(NAME, host.served.put, silent=identity, listen=False) is None
+
+
 def test_only_the_one_that_did_not_answer_is_replaced(host: Host) -> None:
     _, identity = host.listen()
     successor, _ = host.listen(silent=identity)
@@ -192,7 +208,7 @@ def test_only_the_one_that_did_not_answer_is_replaced(host: Host) -> None:
 
 def test_nobody_listens_while_another_process_is_about_to(host: Host, folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    with (folder / f"{NAME}.lock").open("a") as lock:
+    with (folder / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert host.sockets.meet(NAME, host.served.put) is None
     host.listen()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from txnstore._version import __version__
 from txnstore.chain.codec import Entry
 from txnstore.chain.committer.carrying import Found, Horizons, find_answers
 from txnstore.chain.committer.messages import (
@@ -42,8 +41,9 @@ from txnstore.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 
-#: A caller commits itself after so many latencies of the committer without an answer, and at least so many ms.
-PATIENCE, MIN_PATIENCE_MS = 20.0, 1_000.0
+#: A caller commits itself after so many latencies of the committer without a message, and at least so many ms; and
+#: after so many times that time without an answer.
+PATIENCE, MIN_PATIENCE_MS, MAX_WAITS = 20.0, 1_000.0, 5
 #: A larger entry goes to callers without its payload.
 MAX_PUSHED = 64 * 1024
 #: Seconds for which a process waits for the first message of another one.
@@ -149,8 +149,12 @@ class Committer:
 
     # As a caller ------------------------------------------------------------------------------------------------------
 
-    def join(self) -> bool:
-        """Meet the other processes; True if one of them commits for this one from now on."""
+    def join(self, *, listen: bool) -> bool:
+        """Meet the other processes; True if one of them commits for this one from now on.
+
+        Args:
+            listen: Listen if no other process does.
+        """
         if self._closed or not self._is_possible:
             return False
         if self._channel is not None:
@@ -159,7 +163,9 @@ class Committer:
             if self._listener.is_current():
                 return False
             self._stop_serving()  # Another process has taken its place while this one was suspended.
-        met = self._rendezvous.meet(self._name, partial(_serve, weakref.ref(self)), self._silent)
+        # A listener that did not answer is replaced, or each process that begins would wait for it.
+        listen = listen or self._silent is not None
+        met = self._rendezvous.meet(self._name, partial(_serve, weakref.ref(self)), self._silent, listen=listen)
         if met is None:
             return False
         if met.channel is None:
@@ -188,7 +194,7 @@ class Committer:
 
     def _greet(self, channel: Channel, identity: object) -> bool:
         """Say hello; False if the other process does not answer, or shares nothing with this one."""
-        channel.send(encode_message(Hello(__version__, self._place, self._writer_id)))
+        channel.send(encode_message(Hello(self._place, self._writer_id)))
         welcome = None
         try:
             while welcome is None:
@@ -264,15 +270,22 @@ class Committer:
         return self.settle(waiters)
 
     def _await_answers(self, channel: Channel, numbers: Collection[int], began: float) -> set[int]:
-        """Wait until entries carry all commands but those that were declined, which it returns; or leave."""
+        """Wait until entries carry all commands but those that were declined, which it returns; or leave.
+
+        Each message shows that the committer is there, although others may win the slots that it claims.
+        """
         declined: set[int] = set()
+        heard = began
         while self._channel is channel and not set(numbers) <= self._found.keys() | declined:
-            remaining = began + self._patience_ms - self._runtime.monotonic()
+            now = self._runtime.monotonic()
+            remaining = min(heard + self._patience_ms, began + MAX_WAITS * self._patience_ms) - now
             news = self._news.get(remaining / 1000) if remaining > 0 else None
             if news is None:
                 self._silent = self._identity
                 self._leave(channel)
-            elif isinstance(news, Declined):
+                continue
+            heard = self._runtime.monotonic()
+            if isinstance(news, Declined):
                 declined.update(number for number in news.numbers if number in numbers)
             elif news is channel:
                 self._leave(channel)
@@ -372,7 +385,7 @@ class Committer:
     def greeted(self, frame: bytes | None, channel: Channel) -> str | None:
         """Welcome a caller; returns its writer id, or None if the two share nothing."""
         hello = decode_message(frame) if frame is not None else None
-        if not isinstance(hello, Hello) or (hello.release, hello.place) != (__version__, self._place):
+        if not isinstance(hello, Hello) or hello.place != self._place:
             return None
         self._welcome(hello.writer_id, channel)
         return hello.writer_id

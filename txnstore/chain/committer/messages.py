@@ -2,7 +2,7 @@
 
 ::
 
-    caller → committer    Hello       who it is; another release, store or chain is refused by a closed channel
+    caller → committer    Hello       who it is; another store or chain is refused by a closed channel
     committer → caller    Welcome     the newest entry that the committer knows: the caller reads up to it
     caller → committer    Commands    please commit them; one message is answered before the next one is sent
     committer → caller    Declined    those that no entry of the committer carries: decide them yourself
@@ -37,7 +37,6 @@ _KINDS = {kind.__name__: kind for kind in COMMANDS}
 class Hello:
     """The first message of a caller; ``place`` names the storage, the store and the chain."""
 
-    release: str
     place: str
     writer_id: str
 
@@ -202,7 +201,7 @@ def _header() -> TypeAdapter[tuple[Any, ...]]:
             tuple[Literal["stored"], int, bool, bool]
             | tuple[Literal["commands"], int, int, int, list[_Row], list[_Count]]
             | tuple[Literal["declined"], tuple[int, ...]]
-            | tuple[Literal["hello"], str, str, str]
+            | tuple[Literal["hello"], str, str]
             | tuple[Literal["welcome"], int, str, int, float],
             Field(union_mode="left_to_right"),
         ],

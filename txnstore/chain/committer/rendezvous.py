@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -106,13 +106,16 @@ class Mailbox(Protocol):
 class Rendezvous(Protocol):
     """The place where the processes of a chain meet."""
 
-    def meet(self, name: str, serve: Callable[[Channel], None], silent: object = None) -> Met | None:
+    def meet(
+        self, name: str, serve: Callable[[Channel], None], silent: object = None, *, listen: bool = True
+    ) -> Met | None:
         """Connect to the process that listens under a name; if there is none, listen.
 
         Args:
             name: Of at most 64 letters and digits.
             serve: Called in a thread of its own with each channel that a caller opens.
             silent: The identity of a listener that does not answer, which is replaced if it still listens.
+            listen: False: only connect. Costs microseconds if there is no listener.
 
         Returns:
             None if neither is possible now.
@@ -287,23 +290,40 @@ class UnixSockets:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+        self._chosen = folder
 
-    def meet(self, name: str, serve: Callable[[Channel], None], silent: object = None) -> Met | None:
+    @cached_property
+    def _folder(self) -> Path:
+        return self._chosen or default_folder()
+
+    def meet(
+        self, name: str, serve: Callable[[Channel], None], silent: object = None, *, listen: bool = True
+    ) -> Met | None:
         try:
-            folder = self._checked_folder()
+            folder = self._checked_folder(make=listen)
+            if folder is None:
+                return None
             path = folder / f"{name}.sock"
             if len(os.fsencode(path)) > _MAX_PATH:
                 raise OSError(f"the path {path} is too long for a socket")
-            return _connect(path, silent) or _listen_or_connect(path, serve, silent)
+            return _connect(path, silent) or (_listen_or_connect(path, serve, silent) if listen else None)
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home, or the system no more threads.
             _LOG.debug("processes cannot meet to share entries", extra={"error": str(error)})
             return None
 
-    def _checked_folder(self) -> Path:
-        folder = self._folder or default_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+    def _checked_folder(self, *, make: bool) -> Path | None:
+        """Return the folder of the sockets; None if it does not exist, and is not to be made.
+
+        Raises:
+            PermissionError: Others may use it, too.
+        """
+        folder = self._folder
+        if make:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            found = folder.lstat()
+        except FileNotFoundError:
+            return None
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise PermissionError(f"{folder} is not a folder of this user alone (mode 0700)")
         return folder
@@ -358,11 +378,11 @@ def _connect(path: Path, silent: object) -> Met | None:
 
 def _listen_or_connect(path: Path, serve: Callable[[Channel], None], silent: object) -> Met | None:
     """Listen, unless another process has begun to."""
-    with path.with_suffix(".lock").open("a") as lock:
+    with path.with_name("lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return None  # Another process is about to listen.
+            return None  # Another process is about to listen, here or elsewhere.
         met = _connect(path, silent)
         if met is not None:
             return met
