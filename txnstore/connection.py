@@ -565,6 +565,8 @@ class Connection:
             bytes_out=counts.bytes_out,
             commits=sum(chain.commits for chain in metrics),
             commands=sum(chain.commands for chain in metrics),
+            carried=sum(chain.carried for chain in metrics),
+            handed_over=sum(chain.handed_over for chain in metrics),
             conflicts=sum(chain.conflicts for chain in metrics),
             unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
             checkpoints=sum(chain.checkpoints for chain in metrics),

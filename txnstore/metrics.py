@@ -208,6 +208,8 @@ class StoreMetrics:
         bytes_out: Bytes that were written.
         commits: Entries that this process added to the chains.
         commands: Commands that these entries decided, refused ones included; callers may share an entry.
+        carried: Commands of other processes of this machine in these entries.
+        handed_over: Commands of this process that entries of another process of this machine carry.
         conflicts: Lost races: how often another writer created the entry that this process tried to create.
         unknown_outcomes: Writes of entries whose outcome was unknown.
         checkpoints: Checkpoints that this process wrote.
@@ -232,6 +234,8 @@ class StoreMetrics:
     bytes_out: int
     commits: int
     commands: int
+    carried: int
+    handed_over: int
     conflicts: int
     unknown_outcomes: int
     checkpoints: int
@@ -250,6 +254,8 @@ class ChainMetrics:
     Attributes:
         commits: Entries written.
         commands: Commands in these entries, including refused ones.
+        carried: Commands of other processes in these entries.
+        handed_over: Commands of this process that entries of other processes carry.
         conflicts: Slots that another process took first.
         unknown_outcomes: Conditional creates whose outcome was unknown at first.
         retries: Repetitions of conditional creates.
@@ -262,6 +268,8 @@ class ChainMetrics:
 
     commits: int = 0
     commands: int = 0
+    carried: int = 0
+    handed_over: int = 0
     conflicts: int = 0
     unknown_outcomes: int = 0
     retries: int = 0

@@ -13,6 +13,7 @@ from txnstore.compactor.doctor.backlog import (
     transaction_findings,
 )
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
+from txnstore.compactor.doctor.sharing import sharing_findings
 from txnstore.compactor.doctor.storage import storage_findings
 from txnstore.compactor.doctor.tables import table_findings
 from txnstore.compactor.foreign import foreign_stores
@@ -42,6 +43,7 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
     - identity: whether there are chains of other stores.
     - chains: the hints, and the checkpoints of the history, which are read: their damage and their distance; damaged
       boundaries, missing entries, and missing or truncated objects with records in use.
+    - sharing, unless it is switched off: which processes of this machine commit for others, and whether they can meet.
     - authorization, if the store has rules: chains that do not follow from the last change; who may change the rules,
       and write checkpoints; rules without effect.
     - segments: what a compaction would do; aborted data.
@@ -83,6 +85,7 @@ def _store_findings(connection: Connection) -> Iterator[Finding]:
     yield from soundness
     chains = [*chain_findings(connection, view)]
     yield from chains
+    yield from sharing_findings(connection)
     yield from authorization_findings(connection, view, lacks_checkpoint=lacks_recent_checkpoint(chains))
     yield from segment_findings(connection, view)
     yield from transaction_findings(connection, view)

@@ -38,7 +38,7 @@ COMMITTER = (
     Mutant(
         "a process decides a command that an entry carries",
         Chain._decide,
-        "self._committer.settle($waiters)",
+        "self.metrics.handed_over += self._committer.settle($waiters)",
         "pass",
         settings=_SHARED,
     ),

@@ -21,7 +21,6 @@ entry it names. The checkpoints and boundaries of the chain have locks of their 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections import deque
@@ -30,13 +29,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from txnstore._version import __version__
 from txnstore.chain.boundary import Boundaries, OvertakenError
 from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.codec import WRITE_FEATURES, Entry, check, check_features
-from txnstore.chain.committer.committer import Committer
+from txnstore.chain.committer.committer import Committer, FoundCommitter, find_committer
 from txnstore.chain.committer.messages import Stored
 from txnstore.chain.context import ChainContext
 from txnstore.chain.group_commit import (
@@ -434,6 +432,7 @@ class Chain:
                 self._turns.won(attempt.entry.sequence, offered, now)
                 self.metrics.commits += 1
                 self.metrics.commands += len(waiters)
+                self.metrics.carried += len(attempt.entry.carried or ())
                 self._log_step("committed", attempt.entry.sequence, commands=len(waiters), ms=now - began)
                 break
             self._turns.lost(offered, self._runtime.monotonic())
@@ -451,9 +450,16 @@ class Chain:
         context = self._context
         if context.rendezvous is None or context.read_only:
             return None
-        place = f"{self._objects.url} {self._keys.chain(self.number)}"
-        name = hashlib.sha256(f"{__version__} {place}".encode()).hexdigest()[:32]  # Equal releases share.
-        return Committer(self, context.rendezvous, place, name, writer_id, self._runtime)
+        return Committer(self, context.rendezvous, self._place(), writer_id, self._runtime)
+
+    def _place(self) -> str:
+        """The name of the storage, the store and the chain, for the processes of this machine."""
+        return f"{self._objects.url} {self._keys.chain(self.number)}"
+
+    def find_committer(self) -> FoundCommitter | None:
+        """Find the process of this machine that commits for others; None if there is none, or sharing is off."""
+        rendezvous = self._context.rendezvous
+        return None if rendezvous is None else find_committer(rendezvous, self._place(), self._runtime.new_id())
 
     def _hand_over(self, waiters: list[QueuedCommand], leader: Leader, *, listen: bool) -> bool:
         """Let another process commit the waiting commands, if one does that; True if all are answered.
@@ -469,7 +475,9 @@ class Chain:
         if not committer.join(listen=listen):
             return False
         now = self._runtime.clock()
-        if committer.hand_over(waiters, lambda: leader.has_offered(len(waiters))):
+        carried = committer.hand_over(waiters, lambda: leader.has_offered(len(waiters)))
+        self.metrics.handed_over += carried
+        if carried:
             self._head_read_at = now
         return not waiters
 
@@ -530,7 +538,7 @@ class Chain:
         """
         state = self.state
         if self._committer is not None:
-            self._committer.settle(waiters)
+            self.metrics.handed_over += self._committer.settle(waiters)
             self._committer.admit(waiters)
             if not waiters:
                 return None

@@ -106,6 +106,18 @@ PROCESS: tuple[Metric, ...] = (
         (),
         _process_count("commands"),
     ),
+    Metric(
+        "carried_commands",
+        "Commands of other processes of this machine that these entries carry.",
+        (),
+        _process_count("carried"),
+    ),
+    Metric(
+        "handed_over_commands",
+        "Commands of this process that entries of another process of this machine carry.",
+        (),
+        _process_count("handed_over"),
+    ),
     Metric("conflicts", "Lost races: another process created the entry first.", (), _process_count("conflicts")),
     Metric("unknown_outcomes", "Writes of entries whose outcome was unknown.", (), _process_count("unknown_outcomes")),
     Metric("checkpoints", "Checkpoints that this process wrote.", (), _process_count("checkpoints")),

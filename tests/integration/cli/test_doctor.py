@@ -29,9 +29,9 @@ def test_sound_store_is_status_0(cli: Cli) -> None:
     looked = cli("doctor")
     assert looked.status == 0
     assert "txnstore doctor --probe" in looked.out
-    assert looked.err == "11 ok, 1 note\n"
+    assert looked.err == "12 ok, 1 note\n"
     probed = cli("doctor", "--probe")
-    assert (probed.status, probed.err) == (0, "13 ok\n")
+    assert (probed.status, probed.err) == (0, "14 ok\n")
 
 
 def test_findings_as_json(cli: Cli) -> None:
@@ -45,6 +45,7 @@ def test_findings_as_json(cli: Cli) -> None:
         "storage",
         "identity",
         "chains",
+        "sharing",
         "segments",
         "transactions",
         "groups",

@@ -163,6 +163,9 @@ def test_one_process_commits_for_the_other_which_makes_no_request(place: Place) 
         for _ in range(3):
             assert caller.requests(caller.create) == []
             assert f"{caller.name}{caller.topics}" in carried(place)[-1]
+        metrics, of_caller = committer.store.metrics(), caller.store.metrics()
+        assert metrics.carried == of_caller.handed_over >= 3
+        assert (metrics.handed_over, of_caller.carried) == (0, 0)
         assert committer.chain.state == caller.chain.state
         check_once(place.bucket, committer, caller)
 

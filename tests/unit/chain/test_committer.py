@@ -99,7 +99,7 @@ class Chain:
 
 def caller(*others: Other) -> tuple[Committer, Meetings]:
     meetings, chain = Meetings(*others), Chain()
-    made: Any = Committer(chain, meetings, "place", "name", "caller", runtime(meetings.clock))  # type: ignore[arg-type]
+    made: Any = Committer(chain, meetings, "place", "caller", runtime(meetings.clock))  # type: ignore[arg-type]
     made.chain = chain  # The committer alone keeps it.
     return made, meetings
 
@@ -186,15 +186,15 @@ def test_who_cannot_read_the_entries_of_the_other_process_commits_alone() -> Non
 
 
 @pytest.mark.parametrize("made", [create_on, open_on])
-def test_a_store_without_a_runtime_of_its_own_shares_if_it_is_told_to(
+def test_a_store_without_a_runtime_of_its_own_shares_unless_that_is_off(
     made: Callable[[ObjectStore], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = MemoryStore()
     if made is open_on:
         create_on(objects).close()
-    monkeypatch.setenv(VARIABLE, "on")
+    monkeypatch.delenv(VARIABLE, raising=False)
     with made(objects) as store:
         assert connection_of(store).chain._committer is not None
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv(VARIABLE, "off")
     with open_on(objects) as store:
         assert connection_of(store).chain._committer is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import socket
 import tempfile
@@ -384,16 +385,29 @@ def test_a_mailbox_keeps_the_order_of_messages(folder: Path) -> None:
     assert [mailbox.get(240), mailbox.get(0), mailbox.get(0)] == ["a", "b", None]
 
 
+def test_a_check_leaves_nothing_and_says_why_processes_cannot_meet(host: Host, folder: Path) -> None:
+    host.sockets.check()
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError, match="mode 0700"):
+        host.sockets.check()
+
+
+def test_a_caller_knows_the_process_that_listens(host: Host) -> None:
+    host.listen()
+    assert host.meet().process_id == os.getpid()
+
+
 # Whether and where ----------------------------------------------------------------------------------------------------
 
 
-def test_processes_meet_only_if_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_meet_unless_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(module.VARIABLE, raising=False)
-    assert rendezvous() is None
-    monkeypatch.setenv(module.VARIABLE, "off")
-    assert rendezvous() is None
+    assert isinstance(rendezvous(), UnixSockets)
     monkeypatch.setenv(module.VARIABLE, "on")
     assert isinstance(rendezvous(), UnixSockets)
+    monkeypatch.setenv(module.VARIABLE, "off")
+    assert rendezvous() is None
     for other in ("", "1", "ON", "yes"):
         monkeypatch.setenv(module.VARIABLE, other)
         with pytest.raises(InvalidConfigError, match="write on, or off"):

@@ -7,13 +7,16 @@ there, which waits as a thread of that process would. See docs/internals/design/
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from txnstore._version import __version__
 from txnstore.chain.codec import Entry
 from txnstore.chain.committer.carrying import Found, Horizons, find_answers
 from txnstore.chain.committer.messages import (
@@ -102,15 +105,12 @@ class Committer:
 
     Args:
         place: Names the storage, the store and the chain for all processes that may share.
-        name: The name at which they meet.
         writer_id: The id of this process in its entries.
     """
 
-    def __init__(
-        self, chain: Carrier, rendezvous: Rendezvous, place: str, name: str, writer_id: str, runtime: Runtime
-    ) -> None:
+    def __init__(self, chain: Carrier, rendezvous: Rendezvous, place: str, writer_id: str, runtime: Runtime) -> None:
         self._chain, self._rendezvous, self._runtime = chain, rendezvous, runtime
-        self._place, self._name, self._writer_id = place, name, writer_id
+        self._place, self._name, self._writer_id = place, meeting_name(place), writer_id
         self.horizons = Horizons()
         #: The channel to the committer that carries commands of this process; None: it commits itself.
         self._channel: Channel | None = None
@@ -194,17 +194,12 @@ class Committer:
 
     def _greet(self, channel: Channel, identity: object) -> bool:
         """Say hello; False if the other process does not answer, or shares nothing with this one."""
-        channel.send(encode_message(Hello(self._place, self._writer_id)))
-        welcome = None
         try:
-            while welcome is None:
-                frame = channel.receive(HELLO_SECONDS)
-                if frame is None:
-                    self._silent = identity
-                    return False
-                message = decode_message(frame)
-                welcome = message if isinstance(message, Welcome) else None  # Else an entry, which is read later.
+            welcome = _ask_welcome(channel, self._place, self._writer_id)
         except (ChannelClosedError, UnreadableMessageError):
+            return False
+        if welcome is None:
+            self._silent = identity
             return False
         if not self._chain.has_entry(welcome.sequence, welcome.entry_hash):
             self._is_possible = False
@@ -224,14 +219,14 @@ class Committer:
             return False
         return True
 
-    def hand_over(self, waiters: list[QueuedCommand], on_sent: Callable[[], None]) -> bool:
+    def hand_over(self, waiters: list[QueuedCommand], on_sent: Callable[[], None]) -> int:
         """Hand commands to the committer, and wait; those that entries carry are done and no longer among ``waiters``.
 
         The others are to be committed by this process, from the state that it has then. Each command is handed over
         once: under two numbers it could be carried twice.
 
         Returns:
-            Whether an entry carries one.
+            How many entries carry.
         """
         channel = self._channel
         for waiter in waiters:
@@ -239,7 +234,7 @@ class Committer:
                 waiter.error, waiter.events, waiter.done = NotCarriedError(), 0, True
         waiters[:] = [waiter for waiter in waiters if not waiter.done]
         if channel is None or not waiters:
-            return False
+            return 0
         state, began = self._chain.state, self._runtime.monotonic()
         not_before, catalog = self._chain.known()
         handed = {self._number + place: waiter for place, waiter in enumerate(waiters, 1)}
@@ -253,7 +248,7 @@ class Committer:
         if not 0 < len(frame) <= MAX_FRAME:
             for waiter in waiters:
                 waiter.is_declined = True
-            return False
+            return 0
         self._is_waiting = True
         try:
             for number, waiter in handed.items():
@@ -291,11 +286,11 @@ class Committer:
                 self._leave(channel)
         return declined
 
-    def settle(self, waiters: list[QueuedCommand]) -> bool:
-        """Answer those of the waiters whose commands entries carry, and remove them; returns whether there are any."""
+    def settle(self, waiters: list[QueuedCommand]) -> int:
+        """Answer those of the waiters whose commands entries carry, and remove them; returns how many entries carry."""
         found = dict(self._found)
         if not found:
-            return False
+            return 0
         newest = max(answer.sequence for answer in found.values())
         if newest > self._chain.state.sequence:
             self._chain.refresh(newest)  # Another thread is about to publish it.
@@ -307,7 +302,7 @@ class Committer:
                 waiter.result, waiter.error, waiter.is_doubtful = answer.result, answer.error, False
                 waiter.done = True
         waiters[:] = [waiter for waiter in waiters if not waiter.done]
-        return any(answer.error is None for answer in found.values())
+        return sum(answer.error is None for answer in found.values())
 
     def wrote(self, entry: Entry) -> None:
         """Record an entry of this process that is stored: no later one carries what was handed over before it."""
@@ -456,6 +451,48 @@ class Committer:
         self._stop_serving()
         if channel is not None:
             self._leave(channel)
+
+
+def _ask_welcome(channel: Channel, place: str, writer_id: str) -> Welcome | None:
+    """Say hello, and return the answer; None if there is none in time."""
+    channel.send(encode_message(Hello(place, writer_id)))
+    while True:
+        frame = channel.receive(HELLO_SECONDS)
+        message = decode_message(frame) if frame is not None else None
+        if message is None or isinstance(message, Welcome):
+            return message  # What comes before it is an entry, which is read later.
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCommitter:
+    """A process that commits for others of its machine.
+
+    Attributes:
+        process_id: None where the system does not say it.
+        is_answering: False: it is suspended, or overloaded, or about to end.
+    """
+
+    process_id: int | None
+    is_answering: bool
+
+
+def find_committer(rendezvous: Rendezvous, place: str, writer_id: str) -> FoundCommitter | None:
+    """Find the process that commits for others of this machine, without any effect; None if there is none."""
+    met = rendezvous.meet(meeting_name(place), lambda _: None, listen=False)
+    if met is None or met.channel is None:
+        return None
+    try:
+        is_answering = _ask_welcome(met.channel, place, writer_id) is not None
+    except (ChannelClosedError, UnreadableMessageError):
+        is_answering = False
+    finally:
+        met.channel.close()
+    return FoundCommitter(met.process_id, is_answering)
+
+
+def meeting_name(place: str) -> str:
+    """The name under which the processes of a place meet: those of equal releases, which share."""
+    return hashlib.sha256(f"{__version__} {place}".encode()).hexdigest()[:32]
 
 
 def _read(committer: weakref.ref[Committer], channel: Channel) -> None:

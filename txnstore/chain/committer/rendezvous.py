@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import stat
+import struct
 import threading
 import weakref
 from collections import deque
@@ -31,7 +32,7 @@ from txnstore.threads import start
 
 _LOG = logging.getLogger(__name__)
 
-#: ``on``: this process shares entries with others of its user on this machine; ``off``, or not set: it does not.
+#: ``off``: this process shares no entries with others of its user on this machine; ``on``, or not set: it does.
 VARIABLE = "TXNSTORE_COMMITTER"
 #: The longest frame, in bytes; the most frames that wait for a process that does not read.
 MAX_FRAME, MAX_UNSENT = 64 * 1024 * 1024, 1024
@@ -81,14 +82,19 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """What :meth:`Rendezvous.meet` has led to: one of the two is not None.
+    """What :meth:`Rendezvous.meet` has led to: a channel or a listener.
 
-    ``identity``: names the listener.
+    Attributes:
+        identity: Names the listener.
+        channel: To the process that listens; None: this one does.
+        listener: None: another process listens.
+        process_id: The process that listens, if the system knows it; None for this one.
     """
 
     identity: object
     channel: Channel | None = None
     listener: Listener | None = None
+    process_id: int | None = None
 
 
 class Mailbox(Protocol):
@@ -119,6 +125,14 @@ class Rendezvous(Protocol):
 
         Returns:
             None if neither is possible now.
+        """
+        ...
+
+    def check(self) -> None:
+        """Check that processes can meet here.
+
+        Raises:
+            OSError: Why they cannot.
         """
         ...
 
@@ -300,33 +314,40 @@ class UnixSockets:
         self, name: str, serve: Callable[[Channel], None], silent: object = None, *, listen: bool = True
     ) -> Met | None:
         try:
-            folder = self._checked_folder(make=listen)
-            if folder is None:
-                return None
-            path = folder / f"{name}.sock"
-            if len(os.fsencode(path)) > _MAX_PATH:
-                raise OSError(f"the path {path} is too long for a socket")
+            path = self._path_of(name, make=listen)
             return _connect(path, silent) or (_listen_or_connect(path, serve, silent) if listen else None)
+        except FileNotFoundError:
+            return None  # No process has listened yet.
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home, or the system no more threads.
             _LOG.debug("processes cannot meet to share entries", extra={"error": str(error)})
             return None
 
-    def _checked_folder(self, *, make: bool) -> Path | None:
-        """Return the folder of the sockets; None if it does not exist, and is not to be made.
+    def _path_of(self, name: str, *, make: bool) -> Path:
+        """Return the path of a socket, in a folder of this user alone.
 
         Raises:
-            PermissionError: Others may use it, too.
+            FileNotFoundError: There is no folder, and none is to be made.
+            OSError: It cannot be made or used, or the path is too long.
         """
         folder = self._folder
         if make:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            found = folder.lstat()
-        except FileNotFoundError:
-            return None
+        found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise PermissionError(f"{folder} is not a folder of this user alone (mode 0700)")
-        return folder
+        path = folder / f"{name}.sock"
+        if len(os.fsencode(path)) > _MAX_PATH:
+            raise OSError(f"the path {path} is too long for a socket")
+        return path
+
+    def check(self) -> None:
+        try:
+            path = self._path_of(f"check{os.getpid()}", make=True)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.bind(os.fspath(path))
+                path.unlink()
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
 
     def mailbox(self) -> Mailbox:
         return _QueueMailbox()
@@ -373,7 +394,15 @@ def _connect(path: Path, silent: object) -> Met | None:
     except OSError:
         sock.close()
         return None
-    return Met(identity, channel=_SocketChannel(sock))
+    return Met(identity, channel=_SocketChannel(sock), process_id=_process_at(sock))
+
+
+def _process_at(sock: socket.socket) -> int | None:
+    """Return the id of the process that listens at the other end; None where the system does not say it."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    process_id, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(process_id)
 
 
 def _listen_or_connect(path: Path, serve: Callable[[Channel], None], silent: object) -> Met | None:
@@ -410,7 +439,7 @@ def rendezvous() -> Rendezvous | None:
     Raises:
         InvalidConfigError: The environment variable has another value than ``on`` and ``off``.
     """
-    value = os.environ.get(VARIABLE, "off")
+    value = os.environ.get(VARIABLE, "on")
     if value not in ("on", "off"):
         raise InvalidConfigError(f"{VARIABLE} is {value!r}: write on, or off")
     return UnixSockets() if value == "on" and hasattr(socket, "AF_UNIX") else None

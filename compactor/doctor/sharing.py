@@ -1,0 +1,34 @@
+"""Whether processes of this machine share entries, and which of them commits for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txnstore.compactor.doctor.findings import Finding, Severity
+from txnstore.connection import Connection
+
+
+def sharing_findings(connection: Connection) -> Iterator[Finding]:
+    """Report on the processes of this machine that commit for others; nothing if sharing is switched off."""
+    rendezvous = connection.runtime.rendezvous()
+    if rendezvous is None:
+        return
+    try:
+        rendezvous.check()
+    except OSError as error:
+        message = f"the processes of this machine share no entries, and take turns instead: {error}"
+        yield Finding("sharing", "meeting", Severity.NOTE, message)
+        return
+    committers = [(chain.number, found) for chain in connection.chains if (found := chain.find_committer()) is not None]
+    for number, found in committers:
+        process = "a process" if found.process_id is None else f"process {found.process_id}"
+        message = f"{process} of this machine commits to chain {number} for others"
+        severity = Severity.OK
+        if not found.is_answering:
+            message = f"{process} of this machine listens to commit to chain {number} for others, and does not answer: "
+            message += "it is suspended or overloaded; the next process that commits takes its place"
+            severity = Severity.NOTE
+        yield Finding("sharing", "committer", severity, message)
+    if not committers:
+        message = "processes of this machine can share entries; none commits for others now"
+        yield Finding("sharing", "committer", Severity.OK, message)

@@ -1,0 +1,94 @@
+"""What the doctor says of the processes of a machine that share entries."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.shell import runtime
+from txnstore.chain.committer import committer as module
+from txnstore.chain.committer.committer import meeting_name
+from txnstore.chain.committer.rendezvous import UnixSockets
+from txnstore.compactor import Finding, Severity
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, which the folders of pytest do not have."""
+    made = Path(tempfile.mkdtemp(dir="/tmp"))
+    yield made / "run"
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def sockets(folder: Path) -> UnixSockets:
+    return UnixSockets(folder)
+
+
+@pytest.fixture
+def objects() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def store(objects: MemoryStore, sockets: UnixSockets) -> Iterator[Store]:
+    with create_on(objects, runtime=replace(runtime(), rendezvous=lambda: sockets)) as store:
+        yield store
+
+
+def findings(store: Store) -> list[Finding]:
+    return [item for item in store.doctor().findings if item.section == "sharing"]
+
+
+def place_of(store: Store) -> str:
+    return store._connection.chain._place()
+
+
+def test_a_store_that_shares_nothing_has_no_finding() -> None:
+    with create_on(MemoryStore(), runtime=runtime()) as store:
+        assert findings(store) == []
+
+
+def test_nothing_is_wrong_where_no_process_commits_for_others(store: Store) -> None:
+    (finding,) = findings(store)
+    assert finding.severity is Severity.OK
+    assert "none commits for others" in finding.message
+
+
+def test_the_process_that_commits_for_others_is_named(store: Store, objects: MemoryStore, sockets: UnixSockets) -> None:
+    with open_on(objects, runtime=replace(runtime(), rendezvous=lambda: sockets)) as other:
+        committer = other._connection.chain._committer
+        assert committer is not None
+        committer.join(listen=True)
+        for _ in range(2):  # The question has no effect on it.
+            (finding,) = findings(store)
+            assert finding.severity is Severity.OK
+            assert "commits to chain 0 for others" in finding.message
+    (finding,) = findings(store)
+    assert "none commits for others" in finding.message
+
+
+def test_a_process_that_does_not_answer_is_named(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELLO_SECONDS", 0)
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as suspended:
+        suspended.bind(str(folder / f"{meeting_name(place_of(store))}.sock"))
+        suspended.listen()
+        (finding,) = findings(store)
+    assert finding.severity is Severity.NOTE
+    assert "does not answer" in finding.message
+
+
+def test_a_folder_that_cannot_be_used_is_named(store: Store, folder: Path) -> None:
+    folder.touch()
+    (finding,) = findings(store)
+    assert (finding.severity, finding.name) == (Severity.NOTE, "meeting")
+    assert str(folder) in finding.message
