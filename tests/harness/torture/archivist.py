@@ -26,6 +26,7 @@ class Archivist(threading.Thread):
     Attributes:
         decisions: The decisions about transactions, entry by entry.
         failed: What ended it early.
+        carried: How many commands of other processes the entries carry.
         entries: How many entries each kind of writer has written: the role of the only transactional id that a process
             writes decisions of, ``several ids`` if there are more, ``no transactions`` if there is none.
     """
@@ -38,6 +39,7 @@ class Archivist(threading.Thread):
         self._over = threading.Event()
         self.decisions: list[Decision] = []
         self.failed: Exception | None = None
+        self.carried = 0
         self._written: Counter[str] = Counter()
         self._ids: dict[str, set[str]] = {}
 
@@ -89,6 +91,7 @@ class Archivist(threading.Thread):
                     entry = decode_entry(key, self._objects.get(key))
                     decisions = list(_decisions(following, entry.events))
                     self.decisions += decisions
+                    self.carried += len(entry.carried or ())
                     self._written[entry.writer_id] += 1
                     self._ids.setdefault(entry.writer_id, set()).update(each.transactional_id for each in decisions)
                     self._read[chain] = following

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,8 @@ _SERVER_AWAY = (0.5, 6.0)
 _PAUSES = {"pause": (0.05, 0.5), "sleep": (1.5 * VACUUM_GRACE, 3 * VACUUM_GRACE)}
 #: The share of long pauses that are such a sleep, in runs that last longer than one.
 _SLEEPS = 0.1
+#: The share of faults that befall a process that commits for others, if there is one.
+_COMMITTERS = 1 / 3
 #: Bytes of a history: a few operations.
 _SOME_WORK = 600
 
@@ -57,17 +59,25 @@ def _has_begun(item: _Running, size: int = 1) -> bool:
 class Nemesis:
     """Starts the tasks, injects faults by its seed, and ends the processes that it started, by process id.
 
-    ``server``: kill and restart it too.
+    Args:
+        committers: Returns the ids of the processes that commit for the others, which have faults more often.
+        server: Kill and restart it too.
     """
 
-    def __init__(self, tasks: list[Task], seed: int, server: S3Server | None = None) -> None:
+    def __init__(
+        self,
+        tasks: list[Task],
+        seed: int,
+        server: S3Server | None = None,
+        committers: Callable[[], set[int]] = set,
+    ) -> None:
         self.faults: Counter[str] = Counter()
         self.surprises: list[str] = []
         self._rng = random.Random(seed)
         self._lives: Counter[str] = Counter()
         self._tasks = tasks
         self._running: list[_Running] = []
-        self._server = server
+        self._server, self._committers = server, committers
         self._server_is_away = False
         self._sleeps = 0.0
 
@@ -204,6 +214,10 @@ class Nemesis:
         ]
         if not victims or 2 * len(awake) <= len(self._running):
             return
+        if self._rng.random() < _COMMITTERS:
+            committers = self._committers()
+            victims = [item for item in victims if item.process.pid in committers] or victims
+            self.faults["of a committer"] += victims[0].process.pid in committers
         victim = self._rng.choice(victims)
         kind = self._rng.choice(["kill", "pause", "long pause", "zombie"])
         if kind == "long pause" and self._rng.random() < self._sleeps:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.harness.short_history import short_history
 from tests.harness.torture.archivist import Archivist
 from tests.harness.torture.nemesis import Nemesis
 from tests.harness.torture.plan import INPUT, LEASE_MS, OUTPUT, RETENTION_MS, TRANSACTION_TIMEOUT, Task, observe, polled
+from tests.helpers.connections import connection_of
 from txnstore.core.transactions.model import TxnState
 
 
@@ -64,6 +66,7 @@ class Report:
     """The result of a run.
 
     ``operations``: their number by kind and outcome. ``deleted_entries``: of all chains, up to the oldest that is left.
+    ``carried``: how many commands of other processes entries carried.
     """
 
     settings: Settings
@@ -74,6 +77,7 @@ class Report:
     operations: Counter[str] = field(default_factory=Counter)
     records: int = 0
     deleted_entries: int = 0
+    carried: int = 0
 
     @property
     def ok(self) -> bool:
@@ -88,7 +92,7 @@ class Report:
             yield f"  {count:7} {kind}"
         commits = self.operations["txn ok"]
         yield f"  {commits / it.duration:.1f} commits/s, {self.records} records committed"
-        yield f"  {self.deleted_entries} entries deleted"
+        yield f"  {self.deleted_entries} entries deleted, {self.carried} commands carried for other processes"
         yield "faults: " + (", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "none")
         for item in [*self.anomalies, *self.surprises, *self.violations]:
             yield f"ANOMALY {item}"
@@ -108,7 +112,8 @@ def torture(settings: Settings) -> Report:
         store.create_topic(INPUT, partitions=settings.partitions)
         store.create_topic(OUTPUT, partitions=settings.partitions, config={"retention.ms": RETENTION_MS})
         tasks = _tasks(settings, chosen.url, chosen.options)
-        nemesis = Nemesis(tasks, settings.seed, chosen.server if settings.server_kills else None)
+        server = chosen.server if settings.server_kills else None
+        nemesis = Nemesis(tasks, settings.seed, server, partial(_committers, store))
         try:
             nemesis.run(settings.duration, settings.least, settings.least_faults)
             nemesis.finish()
@@ -116,11 +121,25 @@ def torture(settings: Settings) -> Report:
         finally:
             nemesis.kill_all()
         write_history(settings.folder / "decisions.jsonl", archivist.finish())
-        deleted = archivist.deleted
+        deleted, carried = archivist.deleted, archivist.carried
     history = read_history(sorted(settings.folder.glob("*.jsonl")))
-    report = Report(settings, check(history), nemesis.surprises, violations, nemesis.faults, deleted_entries=deleted)
+    report = Report(
+        settings,
+        check(history),
+        nemesis.surprises,
+        violations,
+        nemesis.faults,
+        deleted_entries=deleted,
+        carried=carried,
+    )
     _count(history, report)
     return report
+
+
+def _committers(store: txnstore.Store) -> set[int]:
+    """The ids of the processes that commit for others of this machine."""
+    found = [chain.find_committer() for chain in connection_of(store).chains]
+    return {each.process_id for each in found if each is not None and each.process_id is not None}
 
 
 def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:
