@@ -6,6 +6,7 @@ from tests.harness.simulation.settings import EVERYBODY
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
 from txnstore.chain.committer.carrying import Horizons
+from txnstore.chain.committer.committer import Committer
 
 _WRITERS = tuple(
     actor for actor in EVERYBODY if actor.startswith(("producer:", "plain:", "threads:", "copy:", "member:"))
@@ -29,10 +30,10 @@ COMMITTER = (
         settings=_SHARED,
     ),
     Mutant(
-        "a command is handed over twice",
-        Chain._hand_over,
-        "if $committer is None or any(",
-        "if $committer is None or False and any(",
+        "a committer carries what came over an older channel",
+        Committer._is_allowed,
+        "self._callers.get(origin.writer_id) is origin.channel and",
+        "",
         settings=_SHARED,
     ),
     Mutant(

@@ -75,6 +75,8 @@ _LOG = logging.getLogger(__name__)
 
 #: A head that was read longer ago, in ms, is read with a check that no entry is missing there.
 HEAD_MAX_AGE_MS = 5_000
+#: A commit hands its commands to so many other processes at most, one after the other.
+MAX_COMMITTERS = 3
 
 
 class Chain:
@@ -464,22 +466,25 @@ class Chain:
     def _hand_over(self, waiters: list[QueuedCommand], leader: Leader, *, listen: bool) -> bool:
         """Let another process commit the waiting commands, if one does that; True if all are answered.
 
-        Each command is handed over once: what was declined, or got no answer, is for this process to decide.
+        What was declined is for this process to decide. A committer that has ended, or does not answer, is followed by
+        another one, to which the commands are handed over again; or by this process.
 
         Args:
             listen: If no other process does, commit for those that come.
         """
         committer = self._committer
-        if committer is None or any(waiter.is_declined or waiter.is_doubtful for waiter in waiters):
-            return False
-        if not committer.join(listen=listen):
-            return False
-        now = self._runtime.clock()
-        carried = committer.hand_over(waiters, lambda: leader.has_offered(len(waiters)))
-        self.metrics.handed_over += carried
-        if carried:
-            self._head_read_at = now
-        return not waiters
+        for _ in range(MAX_COMMITTERS):
+            if committer is None or any(waiter.is_declined for waiter in waiters) or not committer.join(listen=listen):
+                return False
+            now = self._runtime.clock()
+            carried = committer.hand_over(waiters, lambda: leader.has_offered(len(waiters)))
+            self.metrics.handed_over += carried
+            if carried:
+                self._head_read_at = now
+            if not waiters:
+                return True
+            listen = True
+        return False
 
     def _time_for(self, waiters: Sequence[QueuedCommand]) -> int:
         """Return the time of an entry with these commands: at least what their processes know."""

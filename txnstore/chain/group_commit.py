@@ -36,12 +36,14 @@ class Origin(NamedTuple):
         number: The number that this process gave it; ascending.
         after: The newest entry that this process knew.
         not_before: The newest time in ms that it knew, of an entry of any chain.
+        channel: The channel that it came over.
     """
 
     writer_id: str
     number: int
     after: int
     not_before: int
+    channel: object = None
 
 
 @dataclass(slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from unittest import mock
 
 from tests.helpers import keys
 from txnstore.chain.codec import Entry
 from txnstore.chain.committer.committer import Committer
+from txnstore.chain.committer.rendezvous import Channel
 from txnstore.chain.group_commit import QueuedCommand
 from txnstore.chain.payload import decode_entry
 from txnstore.errors import UnknownOutcomeError
@@ -19,39 +20,35 @@ class Handing:
 
     Attributes:
         doubtful: By writer id and number, those that were not answered while their process waited.
-        numbers: For each command that was handed over its numbers, of which entries may carry one.
+        numbers: The commands that were handed over, with each of their numbers, of which entries may carry one.
         fenced: Those that their process has committed by an entry of its own, with the number of that entry.
     """
 
     def __init__(self) -> None:
         self.doubtful: dict[tuple[str, int], QueuedCommand] = {}
-        self.numbers: list[tuple[QueuedCommand, list[tuple[str, int]]]] = []
+        self.numbers: list[tuple[QueuedCommand, tuple[str, int]]] = []
         self.fenced: dict[tuple[str, int], int] = {}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Inside the block, record what committers do."""
-        hand_over, wrote = Committer.hand_over, Committer.wrote
+        await_answers, wrote = Committer._await_answers, Committer.wrote
         watch = self
 
-        def handing(self: Committer, waiters: list[QueuedCommand], on_sent: Callable[[], None]) -> bool:
-            before = self._number
-            own = [waiter for waiter in waiters if waiter.origin is None and not waiter.done]
+        def awaiting(self: Committer, channel: Channel, handed: Mapping[int, QueuedCommand], began: float) -> set[int]:
+            for number, waiter in handed.items():
+                watch.numbers.append((waiter, (self._writer_id, number)))
             try:
-                return hand_over(self, waiters, on_sent)
+                return await_answers(self, channel, handed, began)
             finally:
-                for number, waiter in zip(range(before + 1, self._number + 1), own, strict=False):
-                    watch.numbers.append((waiter, [(self._writer_id, number)]))
-                for number in range(before + 1, self._number + 1):
-                    if number in self._handed:
-                        watch.doubtful[self._writer_id, number] = self._handed[number]
+                watch.doubtful.update({(self._writer_id, number): waiter for number, waiter in self._handed.items()})
 
         def writing(self: Committer, entry: Entry) -> None:
             pending = [number for number, waiter in self._handed.items() if not waiter.done]
             watch.fenced.update({(self._writer_id, number): entry.sequence for number in pending})
             wrote(self, entry)
 
-        with mock.patch.object(Committer, "hand_over", handing), mock.patch.object(Committer, "wrote", writing):
+        with mock.patch.object(Committer, "_await_answers", awaiting), mock.patch.object(Committer, "wrote", writing):
             yield
 
     def anomalies(self, archive: Mapping[str, bytes], chains: int) -> Iterator[str]:
@@ -78,8 +75,9 @@ class Handing:
                     newest[writer_id] = number
                     carried.add((writer_id, number))
         by_command: dict[int, list[tuple[str, int]]] = {}
-        for waiter, numbers in self.numbers:
-            by_command.setdefault(id(waiter), []).extend(number for number in numbers if number in carried)
+        for waiter, handed in self.numbers:
+            if handed in carried:
+                by_command.setdefault(id(waiter), []).append(handed)
         yield from (f"carried-again: {numbers} are one command" for numbers in by_command.values() if len(numbers) > 1)
 
 

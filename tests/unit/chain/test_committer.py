@@ -22,7 +22,7 @@ from txnstore.chain.committer.messages import (
     encode_message,
 )
 from txnstore.chain.committer.rendezvous import VARIABLE, Met
-from txnstore.chain.group_commit import QueuedCommand
+from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.state import first_state
 from txnstore.errors import StorageError
@@ -82,6 +82,9 @@ class Chain:
     """What a committer that has nothing to commit needs of its chain."""
 
     state = first_state(0, 1)
+
+    def latency_ms(self) -> float:
+        return 1
 
     def known(self) -> tuple[int, int]:
         return 0, 0
@@ -143,6 +146,43 @@ def test_a_process_that_does_not_answer_is_replaced_also_by_one_that_would_only_
     assert not committer.is_shared
     committer.join(listen=False)
     assert meetings.asked_to == [False, True]
+
+
+def test_a_command_is_handed_over_again_to_the_next_committer_until_one_declines_it() -> None:
+    """The first committer may still carry it: only an entry tells whether what the second one declines is refused."""
+    first, second = Other(), Other()
+    committer, meetings = caller(first, second)
+    waiter = waiting()
+    committer.join(listen=True)
+    committer.hand_over([waiter], lambda: None)  # Nothing arrives.
+    assert (waiter.is_doubtful, waiter.is_declined) == (True, False)
+    committer.join(listen=True)
+    meetings.put(Declined((2,)))
+    committer.hand_over([waiter], lambda: None)
+    commands = [each for other in (first, second) for each in other.asked if isinstance(each, Commands)]
+    assert [[number for number, _, _ in each.handed] for each in commands] == [[1], [2]]
+    assert (waiter.done, waiter.is_doubtful, waiter.is_declined) == (False, True, True)
+
+
+def test_a_committer_carries_nothing_of_an_older_channel() -> None:
+    committer, _ = caller()
+    older, newer = Other(), Other()
+    hello = encode_message(Hello("place", "x"))
+    assert [committer.greeted(hello, channel) for channel in (older, newer)] == ["x", "x"]
+    waiters = [
+        QueuedCommand(CreateTopic(topic("t")), origin=Origin("x", number, 0, 0, channel))
+        for number, channel in enumerate((older, newer), 1)
+    ]
+    admitted = list(waiters)
+    committer.admit(admitted)
+    assert admitted == waiters[1:]
+    assert isinstance(waiters[0].error, NotCarriedError)
+    committer.parted("x", older)
+    committer.admit(admitted)
+    assert admitted == waiters[1:]
+    committer.parted("x", newer)
+    committer.admit(admitted)
+    assert admitted == []
 
 
 def test_nothing_is_handed_over_to_a_channel_that_has_ended() -> None:

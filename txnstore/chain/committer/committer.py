@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -222,8 +222,9 @@ class Committer:
     def hand_over(self, waiters: list[QueuedCommand], on_sent: Callable[[], None]) -> int:
         """Hand commands to the committer, and wait; those that entries carry are done and no longer among ``waiters``.
 
-        The others are to be committed by this process, from the state that it has then. Each command is handed over
-        once: under two numbers it could be carried twice.
+        The others are to be committed by this process, from the state that it has then; or to be handed over again, if
+        the committer has ended or fallen silent. A command has another number then, and is carried once: the rule of
+        :class:`Horizons` holds for a process and not for a number, and a committer carries nothing of an older channel.
 
         Returns:
             How many entries carry.
@@ -236,6 +237,9 @@ class Committer:
         if channel is None or not waiters:
             return 0
         state, began = self._chain.state, self._runtime.monotonic()
+        carried = self.settle(waiters)  # What was handed over before: the entries up to this state were folded.
+        if not waiters:
+            return carried
         not_before, catalog = self._chain.known()
         handed = {self._number + place: waiter for place, waiter in enumerate(waiters, 1)}
         commands = tuple((number, waiter.principal, waiter.command) for number, waiter in handed.items())
@@ -248,7 +252,7 @@ class Committer:
         if not 0 < len(frame) <= MAX_FRAME:
             for waiter in waiters:
                 waiter.is_declined = True
-            return 0
+            return carried
         self._is_waiting = True
         try:
             for number, waiter in handed.items():
@@ -256,22 +260,25 @@ class Committer:
                 self._handed[number] = waiter
             channel.send(frame)
             on_sent()
-            declined = self._await_answers(channel, handed.keys(), began)
+            declined = self._await_answers(channel, handed, began)
         finally:
             self._is_waiting = False
         for number in declined - self._found.keys():
             waiter = self._handed.pop(number)
-            waiter.is_doubtful, waiter.is_declined = False, True
-        return self.settle(waiters)
+            waiter.is_declined = True
+            waiter.is_doubtful = any(other is waiter for other in self._handed.values())
+        return carried + self.settle(waiters)
 
-    def _await_answers(self, channel: Channel, numbers: Collection[int], began: float) -> set[int]:
+    def _await_answers(self, channel: Channel, handed: Mapping[int, QueuedCommand], began: float) -> set[int]:
         """Wait until entries carry all commands but those that were declined, which it returns; or leave.
 
         Each message shows that the committer is there, although others may win the slots that it claims.
         """
         declined: set[int] = set()
         heard = began
-        while self._channel is channel and not set(numbers) <= self._found.keys() | declined:
+        while self._channel is channel and not all(
+            number in declined or self._is_carried(waiter) for number, waiter in handed.items()
+        ):
             now = self._runtime.monotonic()
             remaining = min(heard + self._patience_ms, began + MAX_WAITS * self._patience_ms) - now
             news = self._news.get(remaining / 1000) if remaining > 0 else None
@@ -281,10 +288,14 @@ class Committer:
                 continue
             heard = self._runtime.monotonic()
             if isinstance(news, Declined):
-                declined.update(number for number in news.numbers if number in numbers)
+                declined.update(number for number in news.numbers if number in handed)
             elif news is channel:
                 self._leave(channel)
         return declined
+
+    def _is_carried(self, waiter: QueuedCommand) -> bool:
+        """Whether an entry carries a command, under any number that it was handed over with."""
+        return any(self._handed.get(number) is waiter for number in list(self._found))
 
     def settle(self, waiters: list[QueuedCommand]) -> int:
         """Answer those of the waiters whose commands entries carry, and remove them; returns how many entries carry."""
@@ -296,11 +307,13 @@ class Committer:
             self._chain.refresh(newest)  # Another thread is about to publish it.
         self._chain.make_durable(newest)
         for number, answer in found.items():
-            waiter = self._handed.pop(number, None)
-            self._found.pop(number, None)
+            waiter = self._handed.get(number)
             if waiter is not None and not waiter.done:
                 waiter.result, waiter.error, waiter.is_doubtful = answer.result, answer.error, False
                 waiter.done = True
+            self._found.pop(number, None)
+        for number in [number for number, waiter in self._handed.items() if waiter.done]:
+            del self._handed[number]
         waiters[:] = [waiter for waiter in waiters if not waiter.done]
         return sum(answer.error is None for answer in found.values())
 
@@ -371,11 +384,15 @@ class Committer:
 
     def admit(self, waiters: list[QueuedCommand]) -> None:
         """Remove commands of other processes that the next entry must not carry."""
-        refused = [each for each in waiters if each.origin is not None and not self.horizons.allow(each.origin)]
+        refused = [each for each in waiters if each.origin is not None and not self._is_allowed(each.origin)]
         for waiter in refused:
             waiter.error, waiter.events, waiter.done = NotCarriedError(), 0, True
         if refused:
             waiters[:] = [waiter for waiter in waiters if not waiter.done]
+
+    def _is_allowed(self, origin: Origin) -> bool:
+        """Whether the next entry may carry a command: its process may have handed it over again by a newer channel."""
+        return self._callers.get(origin.writer_id) is origin.channel and self.horizons.allow(origin)
 
     def greeted(self, frame: bytes | None, channel: Channel) -> str | None:
         """Welcome a caller; returns its writer id, or None if the two share nothing."""
@@ -412,7 +429,7 @@ class Committer:
         """Commit the commands of a caller as those of a thread of this process."""
         self._chain.read_catalog(commands.catalog)
         waiters = [
-            QueuedCommand(command, principal, Origin(writer_id, number, commands.after, commands.not_before))
+            QueuedCommand(command, principal, Origin(writer_id, number, commands.after, commands.not_before, channel))
             for number, principal, command in commands.handed
         ]
         self._chain.enqueue_all(waiters)
