@@ -102,7 +102,7 @@ def _committer(partitions: int, idle: int = 0) -> Callable[[], float]:
         decision = decide(begin_entry(state, state.timestamp + 1), command)
         events = [*decision.events]
         encode(
-            Entry.model_construct(
+            Entry(
                 sequence=number,
                 entry_id="e",
                 writer_id="w",

@@ -16,7 +16,7 @@ from txnstore import errors, testing
 
 ROOT = Path(__file__).parent.parent
 LINKED = ["catalog", "cli", "compactor"]
-ENGINES = {"boto3", "botocore", "duckdb", "obstore", "pandas", "pyspark", "s3fs"}
+ENGINES = {"boto3", "botocore", "duckdb", "obstore", "pandas", "pydantic", "pyspark", "s3fs"}
 
 PUBLIC_NAMES = [
     "Acl",

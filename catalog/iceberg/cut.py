@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from txnstore.chain.codec import Int64, Stored
+from txnstore.chain.rules import Limits
 
 
-class PublishedTable(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
     """A table in a cut.
 
     Attributes:
@@ -25,10 +28,8 @@ class PublishedTable(BaseModel):
         dropped: The topic was deleted, or has no table any more.
     """
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
     topic_id: str
-    number: int = Field(ge=1)
+    number: Annotated[int, Limits(ge=1)]
     metadata: str
     sha256: str
     snapshot_id: Int64 | None = None
@@ -40,6 +41,7 @@ class PublishedTable(BaseModel):
     dropped: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutDocument(Stored):
     """A cut: one version of each table, all at the same closed cut of the chains.
 
@@ -54,10 +56,10 @@ class CutDocument(Stored):
     """
 
     store_id: str
-    number: int = Field(ge=1)
+    number: Annotated[int, Limits(ge=1)]
     publication_id: str
     heads: list[Int64]
-    hashes: list[str] = Field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
     timestamp: Int64
     tables: dict[str, PublishedTable]
     changed: list[str]
@@ -68,8 +70,9 @@ class CutDocument(Stored):
         return any(not table.dropped for table in self.tables.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatestCutDocument(Stored):
     """A hint to the newest cut, whose versions were all created. May be stale, missing, or another store's."""
 
     store_id: str
-    number: int = Field(ge=1)
+    number: Annotated[int, Limits(ge=1)]

@@ -169,6 +169,7 @@ def entry(app: App, number: int, chain: int | None) -> None:
     """Show entry NUMBER of a chain with all of its events."""
     import json
 
+    from txnstore.chain.codec import json_values
     from txnstore.core.history import principals_of_events
     from txnstore.core.state import UnknownEvent
 
@@ -176,14 +177,14 @@ def entry(app: App, number: int, chain: int | None) -> None:
         chain = _chosen_chain(connection, chain)
         content = _read_entry(connection, chain, number)
     if app.out.as_json:
-        app.out.record({"chain": chain, **content.model_dump(mode="json")})
+        app.out.record({"chain": chain, **json_values(content)})
         return
     summary = _summary(chain, content)
     principals = summary.pop("principals")
     del summary["events"]
     app.out.record(summary if principals is None else {**summary, "principals": principals})
     shown_principal = principals[0] if principals and len(principals) == 1 else None
-    events = content.model_dump(mode="json")["events"]
+    events = json_values(content)["events"]
     for event, principal in zip(events, principals_of_events(content.principals), strict=False):
         if principal != shown_principal:
             app.out.line(f"By {principal}:")

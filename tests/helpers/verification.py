@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.helpers import keys
 from tests.helpers.compaction import abort, begin, commit, new_store
 from tests.helpers.connections import connection_of
@@ -44,7 +46,7 @@ def _rewrite(store: Store, sequence: int, entry: Entry) -> None:
     for number in range(sequence, last + 1):
         rewritten = entry if number == sequence else _entry(store, number)
         if previous is not None:
-            rewritten = rewritten.model_copy(update={"previous": previous})
+            rewritten = replace(rewritten, previous=previous)
         data = encode_entry(rewritten, payload_of(connection_of(store).objects.get(keys.entry(0, number))))
         connection_of(store).objects.put(keys.entry(0, number), data)
         previous = entry_hash(data)

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.checkpoints.document import StateDocument
 from txnstore.chain.checkpoints.index import IndexDocument
 from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, Stored, StoreDocument
+from txnstore.chain.rules import schema_of
 from txnstore.compactor.compact.lease import LeaseDocument
 from txnstore.core.events import EVENT_TYPES
 
@@ -27,9 +31,16 @@ MODELS: dict[str, type[Stored]] = {
 }
 
 
+class _Schemas(GenerateJsonSchema):
+    """JSON Schemas with bytes in base64, as ``txnstore/chain/rules.py`` says."""
+
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> dict[str, Any]:
+        return super().bytes_schema(schema) | {"format": "base64url"}
+
+
 def schema(name: str) -> dict[str, Any]:
     """The schema of a kind of object: members that it does not name are allowed, and events of later releases."""
-    described: dict[str, Any] = _bare(MODELS[name].model_json_schema())
+    described: dict[str, Any] = _bare(_Schemas().generate(_with_definitions(schema_of(MODELS[name]))))
     definitions = described.get("$defs", {})
     if "UnknownEvent" in definitions:
         del definitions["UnknownEvent"]
@@ -49,6 +60,29 @@ def schema(name: str) -> dict[str, Any]:
     described["properties"]["checksum"] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
     described["required"] = sorted({"version", "checksum", *described.get("required", [])})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **described}
+
+
+def _with_definitions(rules: Any) -> core_schema.CoreSchema:
+    """The rules of a document, which name each class of its values, and define it once."""
+    definitions: dict[str, Any] = {}
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list):
+            return [named(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        match value.get("type"):
+            case "dataclass" | "enum":
+                name = value["cls"].__name__
+            case "function-after":
+                name = value["function"]["function"].args[0].__name__
+            case _:
+                return {key: named(each) for key, each in value.items()}
+        if name not in definitions:
+            definitions[name] = {key: named(each) for key, each in value.items()} | {"ref": name}
+        return core_schema.definition_reference_schema(name)
+
+    return core_schema.definitions_schema(named(rules), [*definitions.values()])
 
 
 def _bare(value: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ class OvertakenError(Exception):
     """The entries after the known state may have been deleted: the chain must be read from a newer checkpoint."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryDocument(Stored):
     """A boundary: entries up to ``sequence`` may be deleted; a checkpoint has the state after it.
 
@@ -149,7 +151,7 @@ class Boundaries:
         gaps = [after - 1 for before, after in pairwise([sequence - 1, *numbers]) if after > before + 1]
         missing = next((number for number in reversed(gaps) if not self._has_entry(number)), 0)
         if missing > lease.document.sequence:
-            lease = lease._replace(document=lease.document.model_copy(update={"sequence": missing}))
+            lease = lease._replace(document=replace(lease.document, sequence=missing))
             self._lease = lease
         self._gaps_checked = True
         return lease

@@ -10,20 +10,15 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic_core import PydanticSerializationError, SchemaSerializer
+from pydantic_core import PydanticSerializationError, SchemaSerializer, ValidationError
 
 from txnstore.chain.keys import CHAINS, entry_sequence, store_of
+from txnstore.chain.rules import NOT_WRITTEN, Limits, Tagged, serializer_of, validator_of
 from txnstore.core.authorization.changes import AUTHORIZATION
 from txnstore.core.events import EVENT_TYPES, Event
 from txnstore.core.groups.model import GROUPS
@@ -50,17 +45,12 @@ _VERSION = re.compile(rb'\{\s*"version"\s*:\s*(\d{1,9})\b')
 
 
 #: A number of an object as a whole. JSON has no limit; more than 64 bits are damage, which no later step could store.
-Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Int64 = Annotated[int, Limits(ge=-(2**63), le=2**63 - 1)]
 
 
-#: Bytes that this library does not read are base64 in JSON, of the URL-safe alphabet, with its padding.
-OPAQUE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-
-class Stored(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
     """A JSON object in storage, with strict types. Unknown members are of a later release, and change nothing here."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, **OPAQUE)
 
     version: int = FORMAT_VERSION
 
@@ -70,17 +60,19 @@ class Stored(BaseModel):
         return document
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDocument(Stored):
     """``store.json``: the identity of a store."""
 
     #: A UUID, which is a part of keys.
-    store_id: str = Field(pattern="^[0-9a-f-]{36}$")
-    chains: int = Field(ge=1, le=MAX_CHAINS)
+    store_id: Annotated[str, Limits(pattern="^[0-9a-f-]{36}$")]
+    chains: Annotated[int, Limits(ge=1, le=MAX_CHAINS)]
     created_at: int
     #: The largest timeout of a transaction.
-    transaction_max_timeout_ms: int = Field(ge=1, lt=NO_TIMEOUT_MS)
+    transaction_max_timeout_ms: Annotated[int, Limits(ge=1, le=NO_TIMEOUT_MS - 1)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatestDocument(Stored):
     """A hint to the newest checkpoint of a chain. May be stale, missing, or another store's.
 
@@ -100,16 +92,15 @@ class LatestDocument(Stored):
     head_hash: str
 
 
-class PayloadInfo(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadInfo:
     """The bytes before the line of an entry."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    size: Annotated[int, Field(ge=1)]
+    size: Annotated[int, Limits(ge=1)]
     sha256: str
 
 
-AnyEvent = Annotated[Event, Field(discriminator="type")]
+AnyEvent = Annotated[Event, Tagged("type")]
 
 #: The number of events from which on an entry is written faster in parts.
 LONG = 16
@@ -121,6 +112,7 @@ _WIDE = frozenset({PartitionsAdded, MarkerWritten})
 Carried = tuple[str, Int64, Int64, Int64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry(Stored):
     """The line of an entry of a chain.
 
@@ -142,7 +134,7 @@ class Entry(Stored):
     payload: PayloadInfo | None
     requires: Features | None
     principals: list[tuple[str, int]] | None
-    carried: list[Carried] | None = Field(default=None, exclude=True)
+    carried: list[Carried] | None = field(default=None, metadata=NOT_WRITTEN)
     events: list[AnyEvent]
 
     @classmethod
@@ -157,6 +149,7 @@ class Entry(Stored):
         return {**document, "events": events}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CarryingEntry(Entry):
     """An entry with commands of other processes, where it is written."""
 
@@ -203,18 +196,12 @@ def check(command: Command) -> None:
     """
     of: Any = type(command)
     try:
-        _rules_of(of).validate_python((command,))
+        validator_of(of).validate_python(command)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in (of.__name__, *problem["loc"][1:]))
+        where = ".".join(str(part) for part in (of.__name__, *problem["loc"]))
         msg = f"cannot write a value of a wrong type: {where}: {problem['msg']}, not {problem['input']!r:.100}"
         raise InvalidConfigError(msg) from error
-
-
-@cache
-def _rules_of(command: type) -> TypeAdapter[Any]:
-    """The rules of a class of commands; in a tuple, because pydantic has no configuration for a plain dataclass."""
-    return TypeAdapter(tuple[command], config=ConfigDict(strict=True, revalidate_instances="always"))  # type: ignore[valid-type]
 
 
 def encode(document: Stored) -> bytes:
@@ -229,7 +216,7 @@ def encode(document: Stored) -> bytes:
         if isinstance(document, Entry) and len(document.events) >= LONG:
             body = entry_json(document)
         else:
-            body = document.model_dump_json(warnings="error").encode()
+            body = serializer_of(type(document)).to_json(document, warnings="error")
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         if "KeyboardInterrupt" in str(error):  # Pydantic reports an interrupt of a serializer as an error of its own.
             raise KeyboardInterrupt from error
@@ -238,9 +225,15 @@ def encode(document: Stored) -> bytes:
     return _with_checksum(body)
 
 
+def json_values(document: Stored) -> dict[str, Any]:
+    """Return the members of a document as JSON has them."""
+    values: dict[str, Any] = serializer_of(type(document)).to_python(document, mode="json")
+    return values
+
+
 def entry_json(entry: Entry) -> bytes:
     """Write the JSON of an entry; consecutive events of one class are serialized together."""
-    head = entry.model_dump_json(exclude={"events"}, warnings="error").encode()
+    head = serializer_of(type(entry)).to_json(entry, exclude={"events"}, warnings="error")
     runs = [_list_serializer(kind).to_json([*run], warnings="error") for kind, run in groupby(entry.events, type)]
     events = b",".join(memoryview(run)[1:-1] for run in runs)
     return b'%b,"events":[%b]}' % (head[:-1], events)
@@ -253,13 +246,7 @@ def _list_serializer(kind: type) -> SchemaSerializer:
     Pydantic takes twice the time for a member of a union, which it first turns into a dict to see whether it fits. That
     also compares literals. It is spared for :data:`_WIDE`, which have none.
     """
-    return TypeAdapter(list[kind]).serializer if kind in _WIDE else _any_list_serializer()  # type: ignore[valid-type]
-
-
-@cache
-def _any_list_serializer() -> SchemaSerializer:
-    """Return a serializer of lists of events of all classes."""
-    return TypeAdapter(list[AnyEvent], config=OPAQUE).serializer
+    return serializer_of(list[kind] if kind in _WIDE else list[AnyEvent])  # type: ignore[valid-type]
 
 
 def decode(model: type[M], key: str, data: bytes) -> M:
@@ -302,21 +289,20 @@ def _validate(model: type[M], key: str, body: bytes) -> M:
         ValidationError: It is not valid.
     """
     try:
-        document = model.model_validate_json(body)
+        document: M = validator_of(model).validate_json(body)
     except ValidationError as invalid:
         check_features(key, required_by(body).read, READ_FEATURES, "read")
         try:
             readable = json.dumps(model.readable(json.loads(body)))
         except _FORM_ERRORS:
             raise invalid from None
-        document = model.model_validate_json(readable)
+        document = validator_of(model).validate_json(readable)
     requires: Features | None = getattr(document, "requires", None)
     if requires is not None:
         check_features(key, requires.read, READ_FEATURES, "read")
     return document
 
 
-_FEATURES = TypeAdapter(Features)
 #: What a step through JSON raises if it has another form than expected.
 _FORM_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
@@ -324,7 +310,8 @@ _FORM_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, Rec
 def required_by(body: bytes) -> Features:
     """Return the features that a JSON object names, whatever else it has."""
     try:
-        return _FEATURES.validate_python(json.loads(body)["requires"])
+        features: Features = validator_of(Features).validate_python(json.loads(body)["requires"])
+        return features
     except _FORM_ERRORS:
         return NO_FEATURES
 

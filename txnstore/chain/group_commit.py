@@ -255,7 +255,7 @@ class Drafts:
         """Make the entry that leads from ``before`` to ``state``, without validation: the rules checked its values."""
         requires = state.requires.without(before.requires)
         kind: type[Entry] = Entry if carried is None else CarryingEntry
-        return kind.model_construct(
+        return kind(
             sequence=state.sequence,
             entry_id=self._runtime.new_id(),
             writer_id=self._writer_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -388,7 +389,7 @@ def test_an_entry_with_the_events_of_several_says_whose_each_is(admin: Cli) -> N
     path = max(folder.glob("chains/*/0000/entries/*.json"))
     entry = decode_entry(path.relative_to(folder).as_posix(), path.read_bytes())
     path.chmod(0o600)
-    path.write_bytes(encode(entry.model_copy(update={"principals": [(ADMIN, 1), (BILLING, 1)]})))
+    path.write_bytes(encode(replace(entry, principals=[(ADMIN, 1), (BILLING, 1)])))
     lines = admin.ok("log", "entry", str(entry.sequence), "--chain", "0").out.splitlines()
     events = [line.split("  ")[0] for line in lines if line.startswith(("By ", "AclCreated"))]
     assert events == [f"By {ADMIN}:", "AclCreated", f"By {BILLING}:", "AclCreated"]

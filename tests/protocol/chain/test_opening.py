@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -122,8 +123,8 @@ def _hint(objects: MemoryStore) -> LatestDocument:
     return decode(LatestDocument, keys.latest(0), objects.get(keys.latest(0)))
 
 
-def _rewrite(objects: MemoryStore, **members: object) -> None:
-    objects.put(keys.latest(0), encode(_hint(objects).model_copy(update=members)))
+def _rewrite(objects: MemoryStore, **members: Any) -> None:
+    objects.put(keys.latest(0), encode(replace(_hint(objects), **members)))
 
 
 def test_a_hint_names_the_newest_entry_that_its_writer_knows() -> None:

@@ -270,7 +270,7 @@ def test_violation_names_its_chain(full: Store) -> None:
     sequence = _last(full, 2, MarkerWritten)
     entry = _entry(full, 2, sequence)
     events = [replace(item, offset=0) if isinstance(item, MarkerWritten) else item for item in entry.events]
-    _rewrite(full, 2, sequence, entry.model_copy(update={"events": events}))
+    _rewrite(full, 2, sequence, replace(entry, events=events))
     report = Store(Connection(connection_of(full).counts.inner, read_only=True)).verify()
     assert any(item.name == "batches_in_order" and item.subject.startswith("chain 2, ") for item in report.violations)
     assert not any(word in str(item) for item in report.violations for word in ("chain 0", "chain 1", "/0001/"))
@@ -323,7 +323,7 @@ def _rewrite(store: Store, chain: int, sequence: int, entry: Entry) -> None:
     for number in range(sequence, connection_of(store).view(refresh=False).states[chain].sequence + 1):
         linked = entry if number == sequence else _entry(store, chain, number)
         if previous is not None:
-            linked = linked.model_copy(update={"previous": previous})
+            linked = replace(linked, previous=previous)
         data = encode_entry(linked, payload_of(connection_of(store).objects.get(keys.entry(chain, number))))
         connection_of(store).objects.put(keys.entry(chain, number), data)
         previous = entry_hash(data)

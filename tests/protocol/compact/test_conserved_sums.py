@@ -57,7 +57,7 @@ def _alter(store: Store, number: int, change: Callable[[ConservedSums], Conserve
     sequence, event = sorted(_replacements(store).items())[number]
     assert event.sums is not None
     changed = replace(event, sums=change(event.sums))
-    _rewrite(store, sequence, _entry(store, sequence).model_copy(update={"events": [changed]}))
+    _rewrite(store, sequence, replace(_entry(store, sequence), events=[changed]))
 
 
 def _names(store: Store, *, deep: bool) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_document_of_a_newer_format_is_not_damage(objects: MemoryStore, clock: M
 
 def test_document_that_another_process_has_put_back_is_kept(objects: MemoryStore, clock: ManualClock) -> None:
     document = decode(StoreDocument, keys.STORE, objects.get(keys.STORE))
-    sound = encode(document.model_copy(update={"created_at": 1}))
+    sound = encode(replace(document, created_at=1))
     objects.delete([keys.STORE])
     plan = planned(objects, clock)
     objects.put(keys.STORE, sound)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.helpers.compaction import HOUR_MS, commit, new_store
@@ -104,7 +106,7 @@ def test_a_cut_with_entries_that_the_store_has_lost_is_bad(store: Store, objects
     store.tables.enable("t")
     store.tables.sync()
     cut = newest(store)
-    other = cut.model_copy(update={"hashes": ["0" * 64] * len(cut.heads)})
+    other = replace(cut, hashes=["0" * 64] * len(cut.heads))
     objects.put(keys.cut(cut.number), encode(other))
     finding = _findings(store)["lag"]
     assert finding.severity is Severity.BAD

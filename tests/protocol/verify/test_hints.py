@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.helpers import keys
@@ -37,9 +40,9 @@ def objects(clock: ManualClock) -> MemoryStore:
     return objects
 
 
-def _rewrite(objects: MemoryStore, **members: object) -> None:
+def _rewrite(objects: MemoryStore, **members: Any) -> None:
     written = decode(LatestDocument, keys.latest(0), objects.get(keys.latest(0)))
-    objects.put(keys.latest(0), encode(written.model_copy(update=members)))
+    objects.put(keys.latest(0), encode(replace(written, **members)))
 
 
 def _lose(objects: MemoryStore, first: int) -> None:

@@ -117,7 +117,7 @@ def test_a_truncated_entry_is_named(store: Store) -> None:
 
 def test_an_entry_of_a_newer_format_is_named(store: Store) -> None:
     key = keys.entry(0, 2)
-    connection_of(store).objects.put(key, encode(_entry(store, 2).model_copy(update={"version": 999})))
+    connection_of(store).objects.put(key, encode(replace(_entry(store, 2), version=999)))
     report = store.verify()
     assert _violations(report) == [("entry_intact", key)]
     assert "999" in report.violations[0].message
@@ -166,7 +166,7 @@ def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -
 def test_replaced_entry_breaks_the_hash_chain(store: Store) -> None:
     """Invariant 8: each entry's hash names its predecessor."""
     entry = _entry(store, 3)
-    connection_of(store).objects.put(keys.entry(0, 3), encode(entry.model_copy(update={"writer_id": "somebody-else"})))
+    connection_of(store).objects.put(keys.entry(0, 3), encode(replace(entry, writer_id="somebody-else")))
     assert _violations(store.verify()) == [("hash_chain", keys.entry(0, 3))]
 
 
@@ -176,7 +176,7 @@ def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> 
         connection_of(store).view().sequence,
         checkpoint.decode_hint(keys.KEYS, 0, connection_of(store).objects.get(keys.latest(0))).sequence,
     )
-    _rewrite(store, 3, _entry(store, 3).model_copy(update={"writer_id": "somebody-else"}))
+    _rewrite(store, 3, replace(_entry(store, 3), writer_id="somebody-else"))
     shown = [("history_unchanged", keys.latest(0)), ("checkpoint_equals_fold", keys.checkpoint_state(0, saved))]
     assert _violations(store.verify()) == [*shown, ("history_unchanged", keys.entry(0, last))]
     assert _violations(_fresh(store).verify()) == shown
@@ -186,12 +186,12 @@ def test_invalid_event_is_named(store: Store) -> None:
     sequence = _find(store, BatchesAppended)
     entry = _entry(store, sequence)
     events = [replace(item, topic="gone") if isinstance(item, BatchesAppended) else item for item in entry.events]
-    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    _rewrite(store, sequence, replace(entry, events=events))
     assert ("entry_fits", keys.entry(0, sequence)) in _violations(_fresh(store).verify())
 
 
 def test_decreasing_timestamp_is_named(store: Store) -> None:
-    _rewrite(store, 4, _entry(store, 4).model_copy(update={"timestamp": 5}))
+    _rewrite(store, 4, replace(_entry(store, 4), timestamp=5))
     assert ("entry_time", keys.entry(0, 4)) in _violations(_fresh(store).verify())
 
 
@@ -206,10 +206,10 @@ def test_decreasing_timestamp_is_named(store: Store) -> None:
 def test_principals_that_do_not_add_up_are_named(store: Store, principals: list[tuple[str, int]], says: str) -> None:
     """It is advice for people: the entry is folded all the same, and readers do not look at it."""
     events = len(_entry(store, 3).events)
-    _rewrite(store, 3, _entry(store, 3).model_copy(update={"principals": [("User:a", events)]}))
+    _rewrite(store, 3, replace(_entry(store, 3), principals=[("User:a", events)]))
     sound = _violations(_fresh(store).verify())
     assert "principals_add_up" not in dict(sound)
-    _rewrite(store, 3, _entry(store, 3).model_copy(update={"principals": principals}))
+    _rewrite(store, 3, replace(_entry(store, 3), principals=principals))
     report = _fresh(store).verify()
     (violation,) = [item for item in report.violations if item.name == "principals_add_up"]
     assert (violation.subject, says in violation.message) == (keys.entry(0, 3), True)
@@ -224,7 +224,7 @@ def test_marker_that_reuses_an_offset_violates_an_invariant(store: Store) -> Non
     sequence = _find(store, MarkerWritten)
     entry = _entry(store, sequence)
     events = [replace(item, offset=0) if isinstance(item, MarkerWritten) else item for item in entry.events]
-    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    _rewrite(store, sequence, replace(entry, events=events))
     names = {name for name, _ in _violations(_fresh(store).verify())}
     assert {"batches_in_order", "checkpoint_equals_fold"} <= names
 
@@ -237,7 +237,7 @@ def test_a_decision_that_changes_within_an_entry_is_named(store: Store) -> None:
     other = {Outcome.COMMIT: Outcome.ABORT, Outcome.ABORT: Outcome.COMMIT}[decided.outcome]
     place = entry.events.index(decided) + 1
     events = [*entry.events[:place], replace(decided, outcome=other), *entry.events[place:]]
-    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    _rewrite(store, sequence, replace(entry, events=events))
     assert "decisions_never_change" in {name for name, _ in _violations(_fresh(store).verify())}
 
 
@@ -252,7 +252,7 @@ def test_a_log_start_that_goes_back_is_named(clock: ManualClock) -> None:
     entry = _entry(store, sequence)
     events = [replace(item, offset=0) if isinstance(item, LogStartMoved) else item for item in entry.events]
     assert events != entry.events
-    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    _rewrite(store, sequence, replace(entry, events=events))
     report = _fresh(store).verify()
     assert _violations(report) == [("positions_never_go_back", f"entry {sequence}")]
     assert "log_start went back from 1 to 0" in report.violations[0].message
@@ -268,7 +268,7 @@ def test_a_compaction_that_lost_records_is_named(store: Store) -> None:
         else item
         for item in entry.events
     ]
-    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    _rewrite(store, sequence, replace(entry, events=events))
     report = _fresh(store).verify()
     assert ("compaction_keeps_records", "t-0") in _violations(report)
     assert "6 committed records by 5 records" in " ".join(item.message for item in report.violations)
@@ -279,12 +279,11 @@ def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> Non
     (opened,) = batches(store)[-1:]
     merged = replace(opened, producer_id=-1, epoch=-1, base_sequence=-1, transactional=False)
     state = connection_of(store).chain.refresh()
-    entry = _entry(store, state.sequence).model_copy(
-        update={
-            "sequence": state.sequence + 1,
-            "previous": state.entry_hash,
-            "events": [SegmentsReplaced(topic="t", partition=0, removed=[opened.base_offset], added=[merged])],
-        }
+    entry = replace(
+        _entry(store, state.sequence),
+        sequence=state.sequence + 1,
+        previous=state.entry_hash,
+        events=[SegmentsReplaced(topic="t", partition=0, removed=[opened.base_offset], added=[merged])],
     )
     connection_of(store).objects.put(keys.entry(0, state.sequence + 1), encode(entry))
     assert ("compaction_below_lso", "t-0") in _violations(_fresh(store).verify())

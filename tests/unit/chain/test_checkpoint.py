@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -224,8 +225,8 @@ def test_unreadable_content_of_an_intact_index_is_damage(
     key = keys.checkpoint_index(0, 8)
     document = decode(IndexDocument, key, line_of(bucket.get(key)))
     rows, tp = b"no parquet", TopicPartition("t1", 0)
-    changed = {"partitions": [PartitionRows(tp, [], 1, [(0, 1)])], "sha256": content_hash(rows)}
-    bucket.put(key, with_payload(encode(document.model_copy(update=changed)), rows))
+    changed = replace(document, partitions=[PartitionRows(tp, [], 1, [(0, 1)])], sha256=content_hash(rows))
+    bucket.put(key, with_payload(encode(changed), rows))
     with pytest.raises(CorruptionError, match=f"{key} cannot be read, although its bytes are intact"):
         list(state_of(bucket).partitions[tp].batches)
 
@@ -237,9 +238,7 @@ def test_index_whose_rows_do_not_fit_its_line_is_damage(bucket: MemoryStore, row
     log = Partition(batches=BatchList([Batch(0, 1, 1, Segment("k", "parquet", 1, "h", 1), 0, 0)]))
     document = decode(IndexDocument, key, line_of(bucket.get(key)))
     data = encode_file(Edge(), Edge(8, document.entry_hash, Map({tp: log})))
-    changed = decode(IndexDocument, key, line_of(data)).model_copy(
-        update={"partitions": [PartitionRows(tp, [], rows, [(0, 1)])]}
-    )
+    changed = replace(decode(IndexDocument, key, line_of(data)), partitions=[PartitionRows(tp, [], rows, [(0, 1)])])
     bucket.put(key, with_payload(encode(changed), payload_of(data)))
     if rows:
         with pytest.raises(CorruptionError, match="cannot be read, although its bytes are intact"):

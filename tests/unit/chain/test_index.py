@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -208,10 +208,10 @@ def test_a_file_is_freed_with_the_last_list_that_names_it() -> None:
 
 
 @pytest.mark.parametrize("change", [{"after": 1}, {"previous": "other"}], ids=str)
-def test_a_file_that_does_not_follow_the_one_before_is_damage(change: dict[str, object]) -> None:
+def test_a_file_that_does_not_follow_the_one_before_is_damage(change: dict[str, Any]) -> None:
     now = after(Edge(), Step("append", TPS[0], 0, 0))
     file = IndexFile("key", encode_file(Edge(), now))
-    file.document = file.document.model_copy(update=change)
+    file.document = replace(file.document, **change)
     with pytest.raises(CorruptionError, match="key follows entry"):
         decoded_edges([file])
 
@@ -240,7 +240,7 @@ def test_columns_of_a_later_release_are_ignored() -> None:
         table.append_column("colour", pa.array(["x"] * table.num_rows)), rows, row_group_size=index._ROW_GROUP
     )
     document = decode(index.IndexDocument, "key", line_of(data))
-    later = document.model_copy(update={"sha256": content_hash(rows.getvalue())})
+    later = replace(document, sha256=content_hash(rows.getvalue()))
     edges = decoded_edges([IndexFile("key", with_payload(encode(later), rows.getvalue()))])
     assert contents(edges[-1]) == contents(now)
 

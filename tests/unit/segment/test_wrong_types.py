@@ -77,15 +77,16 @@ def broken(of: Any, path: str = "") -> Iterator[tuple[str, object, Any]]:
     elif origin is dict:
         key = sample(arguments[0])
         yield from ((where, wrong, {key: value}) for where, wrong, value in broken(arguments[1], f"{path}.{key}"))
-    for name, each in (inner or {}).items():
+    for number, (name, each) in enumerate((inner or {}).items()):
         if name != "type":
+            place = name if dataclasses.is_dataclass(of) else number
             right_values = {other: sample(hint) for other, hint in (inner or {}).items() if other != name}
-            for where, wrong, value in broken(each, f"{path}.{name}"):
+            for where, wrong, value in broken(each, f"{path}.{place}"):
                 yield where, wrong, of(**right_values, **{name: value})
 
 
 def entry(event: Any, count: int = 1) -> Entry:
-    return Entry.model_construct(
+    return Entry(
         sequence=1,
         entry_id="id",
         writer_id="writer",

@@ -100,6 +100,7 @@ class AuthorizationDocument:
     acls: list[Acl]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateDocument(Stored):
     """``state.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
 

@@ -74,6 +74,7 @@ class PartitionRows:
     runs: list[tuple[int, int]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDocument(Stored):
     """The line of an index file; the Parquet file before it has a row for each batch, ``sha256`` is its hash."""
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic_core import SchemaValidator
 
-from txnstore.chain.codec import OPAQUE
+from txnstore.chain.rules import Limits, serializer_of, validator_of
 from txnstore.core.commands import COMMANDS
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
@@ -135,7 +135,7 @@ def _encode_commands(message: Commands) -> bytes:
                 places.append(None if batch.data is None else numbers[id(batch.data)])
             bare = replace(command, batches=tuple(_without_data(batch) for batch in command.batches))
         kind: Any = type(command)
-        written = _adapter(kind).dump_json((bare,), warnings="error").decode()
+        written = serializer_of(kind).to_json(bare, warnings="error").decode()
         rows.append([number, principal, kind.__name__, places, written])
     sizes = [len(blob) for blob in blobs]
     return _frame("commands", [message.after, message.not_before, message.catalog, rows, sizes], blobs)
@@ -178,7 +178,7 @@ def _decode_commands(values: list[Any], data: memoryview) -> Commands:
     handed = []
     for number, principal, kind, places, written in rows:
         of: Any = _KINDS[kind]
-        command: Any = _adapter(of).validate_json(written)[0]
+        command: Any = validator_of(of).validate_json(written)
         if places or isinstance(command, Append | EndTxn):
             batches = zip(command.batches, places, strict=True)
             filled = (batch if at is None else replace(batch, data=blobs[at]) for batch, at in batches)
@@ -188,28 +188,18 @@ def _decode_commands(values: list[Any], data: memoryview) -> Commands:
 
 
 _PLAIN: dict[str, Any] = {"hello": Hello, "welcome": Welcome, "declined": Declined}
-_Count: TypeAlias = Annotated[int, Field(ge=0)]
+_Count: TypeAlias = Annotated[int, Limits(ge=0)]
 #: A command: its number, its principal, its class, the place of the bytes of each batch, its other values as JSON.
 _Row: TypeAlias = tuple[int, str, str, list[_Count | None], str]
 
 
 @cache
-def _header() -> TypeAdapter[tuple[Any, ...]]:
-    """The headers of all messages, the most frequent ones first; made when the first message arrives."""
-    return TypeAdapter(
-        Annotated[
-            tuple[Literal["stored"], int, bool, bool]
-            | tuple[Literal["commands"], int, int, int, list[_Row], list[_Count]]
-            | tuple[Literal["declined"], tuple[int, ...]]
-            | tuple[Literal["hello"], str, str]
-            | tuple[Literal["welcome"], int, str, int, float],
-            Field(union_mode="left_to_right"),
-        ],
-        config=ConfigDict(strict=True),
+def _header() -> SchemaValidator:
+    """Return what reads the headers of all messages, the most frequent ones first."""
+    return validator_of(
+        tuple[Literal["stored"], int, bool, bool]
+        | tuple[Literal["commands"], int, int, int, list[_Row], list[_Count]]
+        | tuple[Literal["declined"], tuple[int, ...]]
+        | tuple[Literal["hello"], str, str]
+        | tuple[Literal["welcome"], int, str, int, float]
     )
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """The strict rules of a class of commands; in a tuple, because pydantic has no configuration for a dataclass."""
-    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, **OPAQUE))
