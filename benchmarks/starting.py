@@ -97,6 +97,7 @@ def _seconds(code: str, checkout: str, store: Any) -> float:
 
 def _child(code: str, checkout: str, store: Any) -> str:
     environment = {**os.environ, "PYTHONPATH": checkout}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # Else each process would compile all modules.
     arguments = [sys.executable, "-c", code, json.dumps(store)]
     return subprocess.run(
         arguments, env=environment, cwd="/", check=True, stdout=subprocess.PIPE, text=True
