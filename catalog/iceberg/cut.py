@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from txnstore.chain.codec import Int64, Stored
 from txnstore.chain.rules import Limits
+from txnstore.core.model import value_class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class PublishedTable:
     """A table in a cut.
 
@@ -41,7 +42,7 @@ class PublishedTable:
     dropped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class CutDocument(Stored):
     """A cut: one version of each table, all at the same closed cut of the chains.
 
@@ -70,7 +71,7 @@ class CutDocument(Stored):
         return any(not table.dropped for table in self.tables.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class LatestCutDocument(Stored):
     """A hint to the newest cut, whose versions were all created. May be stale, missing, or another store's."""
 

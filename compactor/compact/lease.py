@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Annotated, Self
 
 from txnstore.chain.codec import Stored, decode, encode
 from txnstore.chain.keys import Keys, lease_number
 from txnstore.chain.rules import Limits
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, value_class
 from txnstore.errors import (
     CorruptionError,
     ObjectNotFoundError,
@@ -43,7 +42,7 @@ _NUMBER_LIMIT = 10**20 // 2
 _ATTEMPTS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class LeaseDocument(Stored):
     """The lease of one compactor; ``duration_ms``: it expires so long after the object was written."""
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from txnstore.chain.codec import Int64, Stored, decode
 from txnstore.chain.context import ChainContext
 from txnstore.chain.keys import Keys, boundary_number, entry_sequence
+from txnstore.core.model import value_class
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 
@@ -34,7 +35,7 @@ class OvertakenError(Exception):
     """The entries after the known state may have been deleted: the chain must be read from a newer checkpoint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class BoundaryDocument(Stored):
     """A boundary: entries up to ``sequence`` may be deleted; a checkpoint has the state after it.
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
@@ -25,7 +25,7 @@ from txnstore.core.groups.model import GROUPS
 from txnstore.core.log.events import BatchesAppended, MarkerWritten
 from txnstore.core.log.model import Segment
 from txnstore.core.maintenance import SegmentsReplaced
-from txnstore.core.model import NO_FEATURES, Command, Features
+from txnstore.core.model import NO_FEATURES, Command, Features, value_class
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
 from txnstore.core.transactions.model import NO_TIMEOUT_MS
@@ -48,7 +48,7 @@ _VERSION = re.compile(rb'\{\s*"version"\s*:\s*(\d{1,9})\b')
 Int64 = Annotated[int, Limits(ge=-(2**63), le=2**63 - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class Stored:
     """A JSON object in storage, with strict types. Unknown members are of a later release, and change nothing here."""
 
@@ -60,7 +60,7 @@ class Stored:
         return document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class StoreDocument(Stored):
     """``store.json``: the identity of a store."""
 
@@ -72,7 +72,7 @@ class StoreDocument(Stored):
     transaction_max_timeout_ms: Annotated[int, Limits(ge=1, le=NO_TIMEOUT_MS - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class LatestDocument(Stored):
     """A hint to the newest checkpoint of a chain. May be stale, missing, or another store's.
 
@@ -92,7 +92,7 @@ class LatestDocument(Stored):
     head_hash: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class PayloadInfo:
     """The bytes before the line of an entry."""
 
@@ -112,7 +112,7 @@ _WIDE = frozenset({PartitionsAdded, MarkerWritten})
 Carried = tuple[str, Int64, Int64, Int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class Entry(Stored):
     """The line of an entry of a chain.
 
@@ -149,7 +149,7 @@ class Entry(Stored):
         return {**document, "events": events}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class CarryingEntry(Entry):
     """An entry with commands of other processes, where it is written."""
 

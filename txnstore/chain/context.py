@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from txnstore.chain.committer.rendezvous import Rendezvous
 from txnstore.chain.keys import Keys
 from txnstore.core.authorization.model import ANONYMOUS
+from txnstore.core.model import value_class
 from txnstore.core.state import State
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
@@ -17,7 +17,7 @@ from txnstore.storage.base import ObjectStore
 CHECKPOINT_EVERY = 64
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ChainContext:
     """What a store gives to all of its chains; it is made once for each open.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, value_class
 
 STORE = "store.json"
 TOPICS = "topics/"
@@ -23,7 +22,7 @@ _ID = re.compile("[0-9a-f-]{36}")
 _ENDINGS = ("parquet", "arrow")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Keys:
     """The keys of the entries, checkpoints, index files and boundaries of one store.
 

@@ -13,7 +13,8 @@ enough, within bounds.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from txnstore.core.model import value_class
 
 #: This many latencies after a writer has read an entry, the turn that follows is unused: the next writer in order takes
 #: it; the one after that waits for another half of a latency, and so on, up to the eighth.
@@ -41,7 +42,7 @@ _MAX_PAUSE_MS = 2000.0
 _LOSSES_BEFORE_LOOK = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Wait:
     """The steps of a writer before its PUT: pause, then read, then poll.
 

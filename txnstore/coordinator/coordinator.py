@@ -486,7 +486,7 @@ class Coordinator:
         except UnknownTopicOrPartitionError:
             catalog = self._chains[CATALOG].refresh()
             identified = _identify_offsets(catalog, offsets)
-        identified_offsets = identified[0] if isinstance(command.offsets, TxnOffsets) else identified
+        identified_offsets: Any = identified[0] if isinstance(command.offsets, TxnOffsets) else identified
         return replace(command, offsets=identified_offsets), catalog.sequence
 
     def _run_in_chains(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:

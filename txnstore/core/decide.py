@@ -6,7 +6,6 @@ event is folded as soon as it is emitted, so that the second batch of a command 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from txnstore.core.authorization.model import ANONYMOUS
@@ -15,12 +14,12 @@ from txnstore.core.authorization.rules import Authorization
 from txnstore.core.commands import COMMANDS
 from txnstore.core.events import Event
 from txnstore.core.evolve import FOLDS
-from txnstore.core.model import Command
+from txnstore.core.model import Command, value_class
 from txnstore.core.state import Draft, State
 from txnstore.errors import AuthorizationError, TxnStoreError
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Decision:
     """An accepted command.
 

@@ -6,12 +6,11 @@ A command is declared once, beside its rule. ``txnstore.core.commands`` has the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from txnstore.core.authorization.rights import Right
-from txnstore.core.model import Command, TopicPartition
+from txnstore.core.model import Command, TopicPartition, value_class
 from txnstore.core.state import Draft, State
 
 A = TypeVar("A")
@@ -27,7 +26,7 @@ Rights: TypeAlias = Callable[[C, State], list[Right]]
 NamedPartitions: TypeAlias = Callable[[C], Iterable[TopicPartition]]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Declaration:
     """The declaration of a class of commands; see :func:`command`."""
 

@@ -11,7 +11,7 @@ by the epoch in the transaction table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -22,14 +22,14 @@ from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import expired_offsets, is_dead
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Command, Map, TopicPartition, items_of, sorted_items
+from txnstore.core.model import Command, Map, TopicPartition, items_of, sorted_items, value_class
 from txnstore.core.state import Draft, State, begin_entry, fold
 from txnstore.core.transactions.machine import may_enter
 from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.errors import InvalidConfigError
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Expire(Command):
     """Remove state that was not used for longer than its limit. Answered with :class:`Expired`.
 
@@ -59,7 +59,7 @@ class Expire(Command):
         return (producers, ids, offsets) if self.oldest is None else (min(producers, self.oldest[0]), *self.oldest[1:])
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Expired:
     """The state that one entry has removed.
 
@@ -76,7 +76,7 @@ class Expired:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class ProducersExpired:
     """The states of these producers (epoch, window) were removed from a partition."""
 
@@ -86,7 +86,7 @@ class ProducersExpired:
     producer_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class FencesExpired:
     """The fences of these producers of other chains were removed."""
 
@@ -94,7 +94,7 @@ class FencesExpired:
     producer_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TransactionalIdExpired:
     """A transactional id was removed with the mapping of its producer ids, current and earlier."""
 
@@ -103,7 +103,7 @@ class TransactionalIdExpired:
     producer_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class OffsetsExpired:
     """The committed offsets of these partitions were removed from a group."""
 

@@ -11,7 +11,7 @@ from txnstore.core.events import Event
 from txnstore.core.expiration import TransactionalIdExpired
 from txnstore.core.groups.events import GroupMarkerWritten
 from txnstore.core.log.events import MarkerWritten, ProducerFenced
-from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition, value_class
 from txnstore.core.state import Observed
 from txnstore.core.transactions.events import (
     OffsetsAdded,
@@ -23,7 +23,7 @@ from txnstore.core.transactions.events import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class HistoryEntry:
     """An entry of a chain with the fields that a history needs. ``timestamp`` is in ms; ``principals``: who asked."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from txnstore.core.authorization.rights import maintains
@@ -16,13 +16,13 @@ from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partit
 from txnstore.core.log.released import with_removed
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
-from txnstore.core.model import NO_PRODUCER, Command, EntrySpan, TopicPartition, sorted_items
+from txnstore.core.model import NO_PRODUCER, Command, EntrySpan, TopicPartition, sorted_items, value_class
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.state import Draft, State, fold
 from txnstore.errors import CompactionConflictError, CorruptionError
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ReplaceSegments(Command):
     """Replace batches by merged or cleaned ones. Answered with the revision of the partition from now on.
 
@@ -54,14 +54,14 @@ class ReplaceSegments(Command):
     revision: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ReplaceRuns(Command):
     """Replace several runs of batches of one partition, all planned at the same revision, with one entry."""
 
     runs: tuple[ReplaceSegments, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class DropObjects(Command):
     """Announce the deletion of objects with segments. Answered with the keys that may be deleted: no batch names them.
 
@@ -72,14 +72,14 @@ class DropObjects(Command):
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ForgetObjects(Command):
     """Remove objects from the state, :data:`FORGET_AFTER_MS` after their removal. Answered with None."""
 
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ForgetEntries(Command):
     """Remove spans of released entries from the state of a chain. Answered with None."""
 
@@ -87,7 +87,7 @@ class ForgetEntries(Command):
     spans: tuple[EntrySpan, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class SegmentsReplaced:
     """A compaction replaced the batches with the base offsets ``removed`` by ``added``.
 
@@ -104,7 +104,7 @@ class SegmentsReplaced:
     sums: ConservedSums | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class ObjectsDropped:
     """A vacuum is about to delete these objects; a later batch with a segment in one of them is refused."""
 
@@ -112,7 +112,7 @@ class ObjectsDropped:
     keys: list[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class ObjectsForgotten:
     """Objects were removed from the state: an append that names one is refused for its age (OBJ-06).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from txnstore.core.authorization.rights import HasGroup
 from txnstore.core.catalog.model import CatalogTopic
@@ -21,13 +21,13 @@ from txnstore.core.groups.commands import (
 )
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import Command, TopicPartition
+from txnstore.core.model import Command, TopicPartition, value_class
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition
 from txnstore.core.transactions.commands import DecidedTransaction, EndTxn, FenceProducer, KeptTransaction
 from txnstore.core.transactions.model import Transaction
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Part:
     """The part of a command for one chain; ``places`` are the indexes of its batches in the whole command."""
 

@@ -27,6 +27,7 @@ from txnstore.core.model import (
     Map,
     TopicPartition,
     sorted_items,
+    value_class,
 )
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, first_producer_id
 from txnstore.core.transactions.model import Transaction
@@ -248,7 +249,7 @@ class Draft:
 # Among several chains -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class Observed:
     """The following events of this chain were decided after entry ``sequence`` of another one, and may rest on it."""
 
@@ -257,7 +258,7 @@ class Observed:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class UnknownEvent:
     """An event of a later release, which no feature that readers must know covers: it changes nothing here."""
 

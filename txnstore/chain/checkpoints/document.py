@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal, TypeVar, get_args
 
 from txnstore.chain.codec import Int64, Stored
@@ -19,6 +19,7 @@ from txnstore.core.model import (
     Map,
     TopicPartition,
     sorted_items,
+    value_class,
 )
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction, TxnState
@@ -27,7 +28,7 @@ K = TypeVar("K", int, str)
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PartitionDocument:
     """A partition without its batches."""
 
@@ -45,7 +46,7 @@ class PartitionDocument:
 StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class TransactionDocument:
     """A transaction, with sorted partitions, groups, topic ids and versions."""
 
@@ -69,7 +70,7 @@ class TransactionDocument:
     first_entry: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class OffsetDocument:
     """A committed or pending offset of a group."""
 
@@ -77,7 +78,7 @@ class OffsetDocument:
     committed: CommittedOffset
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class GroupDocument:
     """A group; ``pending`` has the pending offsets by producer id."""
 
@@ -90,7 +91,7 @@ class GroupDocument:
     emptied_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class AuthorizationDocument:
     """The authorization of the store, with sorted super users and rules."""
 
@@ -100,7 +101,7 @@ class AuthorizationDocument:
     acls: list[Acl]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class StateDocument(Stored):
     """``state.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
 

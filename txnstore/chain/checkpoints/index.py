@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from types import ModuleType
@@ -22,7 +22,7 @@ from txnstore.chain.codec import Int64, Stored, check_places, content_hash, deco
 from txnstore.chain.payload import line_of, with_payload
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
-from txnstore.core.model import Map, TopicPartition, items_of
+from txnstore.core.model import Map, TopicPartition, items_of, value_class
 from txnstore.errors import CorruptionError
 from txnstore.threads import load
 
@@ -58,7 +58,7 @@ class Edge(NamedTuple):
     partitions: Partitions = Map()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PartitionRows:
     """The changes that a range of entries has made to the batches of a partition.
 
@@ -74,7 +74,7 @@ class PartitionRows:
     runs: list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class IndexDocument(Stored):
     """The line of an index file; the Parquet file before it has a row for each batch, ``sha256`` is its hash."""
 

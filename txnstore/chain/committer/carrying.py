@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from txnstore.chain.codec import Entry
@@ -19,7 +18,7 @@ from txnstore.chain.payload import Payload
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.decide import decide
 from txnstore.core.evolve import evolve
-from txnstore.core.model import NO_FEATURES
+from txnstore.core.model import NO_FEATURES, value_class
 from txnstore.core.state import State, begin_entry
 from txnstore.errors import UnknownOutcomeError
 
@@ -93,7 +92,7 @@ class Horizons:
         return origin.after >= newest
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Found:
     """The answer to a command that an entry carries; ``error``: it is stored, and its answer cannot be computed."""
 

@@ -12,7 +12,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,6 +37,7 @@ from txnstore.chain.committer.rendezvous import (
 )
 from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
 from txnstore.chain.payload import line_of
+from txnstore.core.model import value_class
 from txnstore.core.state import State
 from txnstore.errors import StorageError, UnknownOutcomeError
 from txnstore.runtime import Runtime
@@ -480,7 +480,7 @@ def _ask_welcome(channel: Channel, place: str, writer_id: str) -> Welcome | None
             return message  # What comes before it is an entry, which is read later.
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class FoundCommitter:
     """A process that commits for others of its machine.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -25,7 +25,7 @@ from txnstore.chain.rules import Limits, serializer_of, validator_of
 from txnstore.core.commands import COMMANDS
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import Command
+from txnstore.core.model import Command, value_class
 from txnstore.core.transactions.commands import EndTxn
 
 #: The length of the header in a frame, which precedes it.
@@ -33,7 +33,7 @@ _LENGTH = 4
 _KINDS = {kind.__name__: kind for kind in COMMANDS}
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Hello:
     """The first message of a caller; ``place`` names the storage, the store and the chain."""
 
@@ -41,7 +41,7 @@ class Hello:
     writer_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Welcome:
     """The answer to a hello.
 
@@ -58,7 +58,7 @@ class Welcome:
     patience_ms: float
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Commands:
     """Commands that a caller hands over.
 
@@ -75,14 +75,14 @@ class Commands:
     handed: tuple[tuple[int, str, Command], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Declined:
     """The numbers of commands that no entry of the committer carries, and none will."""
 
     numbers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Stored:
     """An entry that the committer has written or read.
 
@@ -111,7 +111,7 @@ def encode_message(message: Message) -> bytes:
     if isinstance(message, Commands):
         return _encode_commands(message)
     name = type(message).__name__.lower()
-    return _frame(name, [getattr(message, field) for field in type(message).__slots__], [])
+    return _frame(name, [getattr(message, member.name) for member in fields(message)], [])
 
 
 def _frame(name: str, values: Sequence[Any], data: Iterable[bytes]) -> bytes:

@@ -21,12 +21,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from txnstore.core.model import value_class
 from txnstore.errors import InvalidConfigError
 from txnstore.threads import start
 
@@ -80,7 +80,7 @@ class Listener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Met:
     """What :meth:`Rendezvous.meet` has led to: a channel or a listener.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from txnstore.core.model import Command
+from txnstore.core.model import Command, value_class
 
 Permission = Literal["ALLOW", "DENY"]
 Operation = Literal[
@@ -98,7 +98,7 @@ class Acl:
 # Commands -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ChangeAuthorization(Command):
     """Set how commands are checked; None: unchanged.
 
@@ -111,7 +111,7 @@ class ChangeAuthorization(Command):
     allow_if_no_acl: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ChangeAcls(Command):
     """Delete rules and create others, all or none. Answered with :class:`ChangedAcls`.
 
@@ -123,7 +123,7 @@ class ChangeAcls(Command):
     deleted: tuple[Acl, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ChangedAcls:
     """The rules that a command has created and deleted."""
 
@@ -131,7 +131,7 @@ class ChangedAcls:
     deleted: tuple[Acl, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class FollowAuthorization(Command):
     """Make writers of another chain than 0 know the rules of entry ``sequence`` of chain 0.
 
@@ -144,7 +144,7 @@ class FollowAuthorization(Command):
 # Events ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class AuthorizationChanged:
     """Commands after this event are checked this way; all values are the new ones. ``super_users`` are sorted."""
 
@@ -154,7 +154,7 @@ class AuthorizationChanged:
     allow_if_no_acl: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class AclCreated:
     """A rule exists from this event on."""
 
@@ -162,7 +162,7 @@ class AclCreated:
     acl: Acl
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class AclDeleted:
     """A rule does not exist any more."""
 

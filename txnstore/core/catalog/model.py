@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
-from txnstore.core.model import Command, Map
+from txnstore.core.model import Command, Map, value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CatalogTopic:
     """A topic of the catalog.
 
@@ -54,14 +54,14 @@ def alike(names: Iterable[str]) -> Map[str, tuple[str, ...]]:
     return Map(names_by_form)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CreateTopic(Command):
     """Create a topic. Answered with the :class:`CatalogTopic`."""
 
     topic: CatalogTopic
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class AlterTopic(Command):
     """Replace the schema, settings and partition count of a topic. Answered with the :class:`CatalogTopic`.
 
@@ -72,7 +72,7 @@ class AlterTopic(Command):
     expected_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class DeleteTopic(Command):
     """Delete a topic. Answered with None.
 
@@ -87,7 +87,7 @@ class DeleteTopic(Command):
     after: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CopyTopic(Command):
     """Copy a topic from the catalog's chain, unless this chain has a newer revision. Answered with None.
 
@@ -102,7 +102,7 @@ class CopyTopic(Command):
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CloseTopic(Command):
     """Refuse records and copies of a topic that is about to be deleted. Answered with None.
 
@@ -113,7 +113,7 @@ class CloseTopic(Command):
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TopicCreated:
     """A topic was created, with empty partitions."""
 
@@ -121,7 +121,7 @@ class TopicCreated:
     topic: CatalogTopic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TopicAltered:
     """The schema, settings or partition count of a topic changed. ``topic`` is the complete new value."""
 
@@ -129,7 +129,7 @@ class TopicAltered:
     topic: CatalogTopic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TopicClosed:
     """A topic is being deleted, or is deleted and this chain did not know it.
 
@@ -141,7 +141,7 @@ class TopicClosed:
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TopicDeleted:
     """A topic was deleted with its partitions; its segments are dropped."""
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from heapq import heapreplace
 
 from txnstore.core.groups.model import Member
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, value_class
 
 #: The target partitions of each member, sorted.
 Assignment = dict[str, tuple[TopicPartition, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Subscriptions:
     """The input of an assignor: the topics of each member, and the number of partitions of each topic."""
 

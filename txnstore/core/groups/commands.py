@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import ClassicMember
-from txnstore.core.model import Command, TopicPartition
+from txnstore.core.model import Command, TopicPartition, value_class
 
 #: Members whose leases the caller has measured to be over: each id with the time in ms of the newest renewal that the
 #: caller knew. A command removes those that have not renewed their leases since (``docs/internals/design/fences.md``).
 ExpiredMembers = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class TxnOffsets:
     """Offsets of a group to commit, with the membership of the caller.
 
@@ -37,14 +36,14 @@ class TxnOffsets:
     catalog: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CommitOffsets(Command):
     """Commit offsets of a group outside a transaction. Answered with None."""
 
     offsets: TxnOffsets
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class JoinGroup(Command):
     """Join a group, or change the topics of a member. Answered with a :class:`Membership`.
 
@@ -67,7 +66,7 @@ class JoinGroup(Command):
     kind: Literal["native", "consumer"] = "native"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Heartbeat(Command):
     """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
 
@@ -89,7 +88,7 @@ class Heartbeat(Command):
     expired: ExpiredMembers = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class LeaveGroup(Command):
     """Leave a group; without effect if there is no such member. Answered with None.
 
@@ -103,14 +102,14 @@ class LeaveGroup(Command):
     expired: ExpiredMembers = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ResetOffsets(Command):
     """Set offsets of a group that has no live member. Answered with None."""
 
     offsets: TxnOffsets
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class DeleteGroup(Command):
     """Delete a group that has no live member, with its committed and pending offsets. Answered with None."""
 
@@ -118,7 +117,7 @@ class DeleteGroup(Command):
     expired: ExpiredMembers = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class StoreGeneration(Command):
     """Store a generation of a classic group; the gateway that coordinates the group asks. Answered with None.
 
@@ -143,7 +142,7 @@ class StoreGeneration(Command):
     expired: ExpiredMembers = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class DeleteOffsets(Command):
     """Delete committed and pending offsets of a group (KIP-496).
 
@@ -155,7 +154,7 @@ class DeleteOffsets(Command):
     expired: ExpiredMembers = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Membership:
     """The answer to a member: the generation of its group, and the partitions that it may read now.
 

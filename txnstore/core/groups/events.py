@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from txnstore.core.groups.model import ClassicMember
-from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition, value_class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class GroupOffset:
     """An offset of a group: the next offset to read in a partition of the topic with this id (None: not known)."""
 
@@ -26,7 +25,7 @@ class GroupOffset:
         return TopicPartition(self.topic, self.partition)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class OffsetsCommitted:
     """Offsets of a group were committed: immediately, or as pending in the transaction of ``producer_id``.
 
@@ -41,7 +40,7 @@ class OffsetsCommitted:
     member_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class GroupMarkerWritten:
     """The pending offsets of a transaction were applied (COMMIT) or removed (ABORT). ``epoch``: that after its own."""
 
@@ -52,7 +51,7 @@ class GroupMarkerWritten:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class MemberJoined:
     """A member got a lease, or changed its topics.
 
@@ -70,7 +69,7 @@ class MemberJoined:
     replaces: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class MemberLeft:
     """A member was removed, with the partitions that it held: it left, or its lease had expired."""
 
@@ -80,7 +79,7 @@ class MemberLeft:
     reason: Literal["left", "expired"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class MemberSeen:
     """A member renewed its lease. ``topics``: the number of partitions in each topic, if that has changed."""
 
@@ -90,7 +89,7 @@ class MemberSeen:
     topics: dict[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class MemberPartitions:
     """The target of a member, and its held partitions, which no other member may read until it releases them."""
 
@@ -99,7 +98,7 @@ class MemberPartitions:
     held: list[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class GroupRebalanced:
     """Targets or held partitions changed. ``members``: those whose partitions changed.
 
@@ -112,7 +111,7 @@ class GroupRebalanced:
     members: list[MemberPartitions]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class MemberReconciled:
     """A member of a group of the kind ``consumer`` reads nothing but its targets of the generation ``epoch``."""
 
@@ -122,7 +121,7 @@ class MemberReconciled:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class GroupDeleted:
     """A group was deleted with its committed and pending offsets (OFF-17)."""
 
@@ -130,7 +129,7 @@ class GroupDeleted:
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class GenerationStored:
     """A gateway stored a generation of a classic group: all values are new. Without ``members`` the group is empty."""
 
@@ -143,7 +142,7 @@ class GenerationStored:
     members: list[ClassicMember]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class OffsetsDeleted:
     """The committed and pending offsets of these partitions were removed from a group (KIP-496, OFF-17)."""
 

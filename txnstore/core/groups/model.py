@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from txnstore.core.model import Features, Map, TopicPartition
+from txnstore.core.model import Features, Map, TopicPartition, value_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class OffsetAndMetadata:
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CommittedOffset:
     """A committed or pending offset of a group.
 
@@ -94,7 +94,7 @@ class PartitionHolder:
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ClassicMember:
     """A member of a classic group. A gateway times it; in the chain it has no lease.
 
@@ -122,7 +122,7 @@ class ClassicMember:
         return ("member", self.member_id) if self.instance_id is None else ("instance", self.instance_id)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ClassicGeneration:
     """The generation of a classic group as a gateway has stored it (Kafka: ``GroupMetadataValue``).
 

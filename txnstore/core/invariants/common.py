@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import itemgetter
 
 from txnstore.core.log.model import Batch
-from txnstore.core.model import K, Map, V
+from txnstore.core.model import K, Map, V, value_class
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED, Transaction
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Violation:
     """A violation of an invariant.
 

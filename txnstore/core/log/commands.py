@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import NO_PRODUCER, Command, ProducerIdentity, TopicPartition, value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Append(Command):
     """Append batches in order, all or none. Answered with a tuple of :class:`Appended`, one per batch.
 
@@ -38,7 +36,7 @@ class Append(Command):
     added_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Deletion:
     """The new log start of a partition: records below ``offset`` are deleted; -1 is the high watermark.
 
@@ -54,7 +52,7 @@ class Deletion:
     topic_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class DeleteRecords(Command):
     """Move the log starts of partitions of one chain, all or none (Kafka: ``DeleteRecords``).
 
@@ -64,7 +62,7 @@ class DeleteRecords(Command):
     deletions: tuple[Deletion, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Added:
     """Evidence that the coordinator has the partitions and groups of an append in the open transaction.
 

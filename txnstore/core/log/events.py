@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from txnstore.core.log.model import Batch, Segment, TimestampType
@@ -90,7 +90,7 @@ def append_events(batches: Mapping[TopicPartition, Batch]) -> list[BatchesAppend
     return list(events.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class ProducerFenced:
     """The chain refuses epochs below ``epoch`` of a producer of another chain.
 
@@ -104,7 +104,7 @@ class ProducerFenced:
     groups: list[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class LogStartMoved:
     """The records of a partition below ``offset`` were deleted; no record of an open transaction is among them."""
 

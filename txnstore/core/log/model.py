@@ -5,7 +5,7 @@ Ranges of offsets are half-open: from ``base_offset`` up to, not including, ``li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -257,7 +257,7 @@ class SessionWindow:
     batches: tuple[BatchMetadata, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class AbortedTxn:
     """An entry of the aborted index (LSO-06; Kafka: ``AbortedTxn``).
 

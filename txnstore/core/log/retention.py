@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from txnstore.core.authorization.rights import Right, delete_records_of
@@ -21,7 +20,7 @@ from txnstore.core.log.commands import DeleteRecords
 from txnstore.core.log.events import LogStartMoved
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.released import with_removed
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, value_class
 from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.core.state import Draft, State, fold, replace
 from txnstore.errors import (
@@ -143,7 +142,7 @@ def with_log_start(partition: Partition, offset: int) -> Partition:
 # Retention ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class RetentionPlan:
     """The deletion that a retention makes in a partition.
 

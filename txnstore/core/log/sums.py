@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from txnstore.core.model import value_class
 
 #: Hashes of records are added modulo this number.
 MODULUS = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Sums:
     """The sums of some records.
 
@@ -32,7 +33,7 @@ class Sums:
         return Sums(self.records + other.records, self.bytes + other.bytes, f"{value:016x}")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class ConservedSums:
     """The sums of a compaction.
 

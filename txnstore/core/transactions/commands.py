@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Appended
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import NO_PRODUCER, Command, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Command, Outcome, ProducerIdentity, TopicPartition, value_class
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 
 #: The default of Kafka's ``transaction.timeout.ms``.
 TIMEOUT_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class InitProducer(Command):
     """Grant a producer id and epoch; fence earlier instances and abort their open transaction.
 
@@ -49,7 +47,7 @@ class InitProducer(Command):
         return min(TIMEOUT_MS, self.max_timeout_ms) if self.timeout_ms is None else self.timeout_ms
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class EndTxn(Command):
     """Append the last batches and offsets, then commit or abort. Answered with :class:`Ended`.
 
@@ -71,7 +69,7 @@ class EndTxn(Command):
     session: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class PrepareTxn(Command):
     """Prepare a transaction, which an external coordinator decides: it has no timeout (KIP-939). Answered with None.
 
@@ -83,7 +81,7 @@ class PrepareTxn(Command):
     after: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class FenceProducer(Command):
     """Fence the older epochs of a producer of another chain. Answered with None.
 
@@ -96,7 +94,7 @@ class FenceProducer(Command):
     after: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class AbortTxn(Command):
     """Abort an open transaction of another process and fence its producer.
 
@@ -113,7 +111,7 @@ class AbortTxn(Command):
     expired_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class WriteMarkers(Command):
     """Write the markers of a decided transaction in another chain than its coordinator's. Answered with None.
 
@@ -130,7 +128,7 @@ class WriteMarkers(Command):
     copies_current: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class CompleteTxn(Command):
     """Complete a decided transaction whose markers are all written. Answered with None, also if it is completed.
 
@@ -141,7 +139,7 @@ class CompleteTxn(Command):
     after: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class DecidedTransaction:
     """A decided transaction that is not completed: other chains may lack its markers.
 
@@ -165,7 +163,7 @@ class DecidedTransaction:
         return not topic_ids or topic.topic_id in topic_ids
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class KeptTransaction:
     """A granted identity whose transaction stays open, and the places where its older epochs must be fenced."""
 
@@ -174,7 +172,7 @@ class KeptTransaction:
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class()
 class Ended:
     """The answer to an end.
 

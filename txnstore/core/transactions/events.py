@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
-from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition, value_class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class ProducerInitialized:
     """A producer id and epoch were granted; all older epochs of the transactional id are fenced.
 
@@ -27,7 +27,7 @@ class ProducerInitialized:
     keeps: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class PartitionsAdded:
     """Partitions joined a transaction; the first such event begins it (KIP-98).
 
@@ -42,7 +42,7 @@ class PartitionsAdded:
     topic_ids: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class OffsetsAdded:
     """A group joined a transaction; the first such event begins it."""
 
@@ -53,7 +53,7 @@ class OffsetsAdded:
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TxnPrepared:
     """A transaction was prepared: an external coordinator decides it, and it has no timeout (KIP-939).
 
@@ -66,7 +66,7 @@ class TxnPrepared:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TxnDecided:
     """The outcome of a transaction was decided, irrevocably (Kafka: PREPARE_COMMIT or PREPARE_ABORT).
 
@@ -83,7 +83,7 @@ class TxnDecided:
     next_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class SessionContinued:
     """The client of a decided transaction continues with the epoch that it has (transactions v1).
 
@@ -102,7 +102,7 @@ class SessionContinued:
     partitions: list[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class VersionRecorded:
     """A job committed this version; a later commit of this version or an older one has no effect."""
 
@@ -112,7 +112,7 @@ class VersionRecorded:
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class TxnCompleted:
     """All markers of a transaction are written (Kafka: COMPLETE_COMMIT or COMPLETE_ABORT).
 
