@@ -88,6 +88,7 @@ class Chain:
     Args:
         siblings: All chains of the store, this one included; by default it is the only one.
         identity: Checks that the store still exists; None: nothing does.
+        announce: Called after a state was published.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Chain:
         number: int,
         siblings: Sequence[Chain] | None = None,
         identity: Identity | None = None,
+        announce: Callable[[], None] = lambda: None,
     ) -> None:
         # What never changes.
         self.number = number
@@ -104,6 +106,7 @@ class Chain:
         self._checkpoint_every = context.checkpoint_every
         self._siblings = siblings if siblings is not None else (self,)
         self._identity = identity
+        self._announce = announce
 
         # The parts of the chain. Each documents its own fields.
         writer_id = self._runtime.new_id()
@@ -258,6 +261,7 @@ class Chain:
                 self.state = state
                 if state.sequence % FAN == 0:
                     self._saver.add_edge(state)
+                self._announce()
 
     # Committing -------------------------------------------------------------------------------------------------------
 

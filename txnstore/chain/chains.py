@@ -15,6 +15,7 @@ from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.context import ChainContext
 from txnstore.chain.earlier_states import EarlierStates, check_entries, check_timestamp
 from txnstore.chain.identity import Identity
+from txnstore.chain.news import News
 from txnstore.chain.principals import with_principal
 from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.state import State
@@ -39,9 +40,10 @@ class Chains:
         self.keys = context.keys
         self.identity = Identity(context)
         self._workers = workers or [context.pool] * context.count
+        self.news = News(context)
         self._chains: list[Chain] = []
         for number in range(context.count):
-            self._chains.append(Chain(context, number, self._chains, self.identity))
+            self._chains.append(Chain(context, number, self._chains, self.identity, self.news.announce))
         self.ages = Ages(context, [chain.boundaries for chain in self._chains])
         #: The last view, which is returned again while no state has changed. Assigned in one step, without a lock.
         self._view: View | None = None

@@ -89,6 +89,10 @@ class Poller:
         #: each pause, and starts again when records are returned.
         self._longest_pause = longest_pause
         self._pause = min(_FIRST_PAUSE, longest_pause)
+        #: The seconds of the next pause that have passed: news of one chain must not put off the reads of others.
+        self._waited_s = 0.0
+        #: The news of the store before the newest look at it: a later entry ends a pause.
+        self._news_seen = 0
         #: The partitions in the order of their next turns, as the last poll left them; new ones follow.
         self._turn_order: list[TopicPartition] = []
         #: The objects with what is kept of those that are being read; None while there is nothing to read.
@@ -139,7 +143,7 @@ class Poller:
         """Take rows, or read the chains and pause until there are rows, or the timeout has passed."""
         runtime = self._connection.runtime
         deadline: float | None = None
-        view, is_fresh, planned_again = self._follow_group(self._connection.view(refresh=False)), False, False
+        view, is_fresh, planned_again = self._follow_group(self._look()), False, False
         if not self._is_idle(view) and self._positions.needs_head(view):
             view, is_fresh = self._read_heads(view), True
         while True:
@@ -172,15 +176,33 @@ class Poller:
                     if not was_idle:
                         warn_blocked(self._connection, self.blocked(view))
                     return []
-                self._pause_before_read(remaining_seconds)
+                if self._pause_before_read(remaining_seconds):
+                    view = self.unblocked(self._follow_group(self._look()))  # Its entry was read, or sent.
+                    continue
             view, is_fresh = self._read_heads(view), True
 
-    def _pause_before_read(self, remaining_seconds: float) -> None:
-        """Pause before the next read of the chain; pauses grow up to the longest one, or to ``remaining_seconds``."""
-        pause = min(self._pause, remaining_seconds)
-        self._connection.runtime.sleep(pause)
-        self._paused_s += pause
+    def _pause_before_read(self, remaining_seconds: float) -> bool:
+        """Pause before the next read of the chain; pauses grow up to the longest one, or to ``remaining_seconds``.
+
+        Returns:
+            Whether this process learned of a new entry meanwhile, which interrupts the pause: no read is needed yet.
+        """
+        pause, clock = min(self._pause - self._waited_s, remaining_seconds), self._connection.runtime.monotonic
+        began = clock()
+        if pause > 0 and self._connection.chains.news.wait(pause, self._news_seen):
+            waited = min(pause, (clock() - began) / 1000)
+            self._paused_s += waited
+            self._waited_s += waited
+            return True
+        self._paused_s += max(0.0, pause)
+        self._waited_s = 0.0
         self._pause = min(self._pause * 2, self._longest_pause)
+        return False
+
+    def _look(self) -> View:
+        """Return the view of what this process has read, without a request if that is consistent."""
+        self._news_seen = self._connection.chains.news.count
+        return self._connection.view(refresh=False)
 
     def wait_until_stable(self, look_up: Callable[[], T], timeout: float) -> T:
         """Return committed offsets, looked up again while a transaction holds one of them.
@@ -229,7 +251,8 @@ class Poller:
         """Return a view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
         idle_state = self._idle
         chains = idle_state.chains if idle_state is not None and self._is_idle(view) else self._positions.chains(view)
-        return self.unblocked(self._follow_group(self._connection.view(refresh=chains)))
+        self._connection.view(refresh=chains)
+        return self.unblocked(self._follow_group(self._look()))
 
     def _is_idle(self, view: View) -> bool:
         """Whether nothing has changed since the partitions had no more records to read."""

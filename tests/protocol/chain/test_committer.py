@@ -197,6 +197,36 @@ def test_a_lone_process_does_not_listen(place: Place) -> None:
     place.run(script)
 
 
+def test_a_consumer_learns_of_an_entry_when_its_committer_sends_it(place: Place) -> None:
+    """Its next look at the head would be at 10.23 s: 0.01 + 0.02 + … + 5.12."""
+
+    def script() -> None:
+        committer, caller = place.roles(place.process("a"), place.process("b"))
+        committer.store.create_topic("t")
+        consumer = caller.store.consumer(isolation="read_uncommitted", poll_interval=100)
+        consumer.assign([("t", 0)])
+        producer = committer.store.producer()
+        polled: list[tuple[int, object]] = []
+        requests_before: list[int] = []
+
+        def send() -> None:
+            place.scheduler.sleep(6_000)
+            requests_before.append(len(caller.objects.log))
+            producer.send("t", b"v")
+            producer.flush()
+
+        def poll() -> None:
+            polled.extend((place.scheduler.now - began, record.value) for record in consumer.poll(timeout=100))
+
+        began = place.scheduler.now
+        kinds = caller.requests(partial(place.together, send, poll))
+        assert [value for _, value in polled] == [b"v"]
+        assert polled[0][0] < 6_200
+        assert [len(kinds)] == requests_before
+
+    place.run(script)
+
+
 def test_commands_of_both_share_an_entry(place: Place) -> None:
     def script() -> None:
         committer, caller = place.roles(place.process("a"), place.process("b"))

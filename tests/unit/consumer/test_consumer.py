@@ -22,6 +22,7 @@ from tests.helpers.reading import (
     texts,
 )
 from tests.helpers.shell import ONE_CHAIN
+from txnstore.chain.news import News
 from txnstore.consumer import Consumer
 from txnstore.errors import (
     ConsumerClosedError,
@@ -169,6 +170,21 @@ def test_waiting_ends_when_something_comes(store: Store, clock: ManualClock) -> 
     assert texts(consumer.poll(timeout=60.0)) == ["late"]
     assert pauses == [0.01, 0.02, 0.04]
     assert clock() - began == 70
+
+
+def test_news_do_not_put_off_the_next_look(store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that this process knows interrupt a pause; those of others, or other chains, are read as late as ever."""
+
+    def interrupt(_news: News, _seconds: float, _seen: int) -> bool:
+        clock.advance(1)
+        return True
+
+    other = another_process(store, clock)
+    consumer = store.consumer(["t"])
+    assert consumer.poll(timeout=0.0) == []
+    append(other, "late")
+    monkeypatch.setattr(News, "wait", interrupt)
+    assert texts(consumer.poll(timeout=10.0)) == ["late"]
 
 
 @ONE_CHAIN
