@@ -146,7 +146,8 @@ def refuse_doubtful(waiters: Sequence[QueuedCommand]) -> None:
     """Do not call refused, or without effect, what another process may still write; no entry of this one follows."""
     for waiter in waiters:
         if waiter.is_doubtful:
-            msg = f"another process may still commit the command, which this one finds refused: {waiter.error!r}"
+            found = "without effect now" if waiter.error is None else f"refused: {waiter.error!r}"
+            msg = f"another process may still commit the command, which this one finds {found}"
             waiter.error, waiter.result = UnknownOutcomeError(msg), None
 
 
