@@ -15,11 +15,11 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from html import unescape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from xml.sax.saxutils import unescape
 
 from txnstore.storage.redact import redact
 from txnstore.storage.s3.errors import (
