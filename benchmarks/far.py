@@ -5,6 +5,7 @@ Every request takes a fixed time on its way there, as one to an object store doe
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseManager
 from typing import Any
 
+from txnstore.chain.committer.rendezvous import VARIABLE
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -120,6 +122,20 @@ def far_bucket() -> Iterator[Any]:
     # Over a Unix socket: a TCP one drops connections while many threads connect concurrently, and they would hang.
     with Bucket(authkey=b"benchmark", ctx=get_context("spawn")) as manager:
         yield manager.address
+
+
+@contextmanager
+def sharing(is_on: bool) -> Iterator[None]:
+    """Whether the processes that are started inside the block share entries; else they take turns, as strangers do."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "on" if is_on else "off"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 def processes(count: int, write: Callable[[int, Connection], None]) -> list[Any]:
