@@ -298,6 +298,8 @@ class Chain:
         check(command)
         waiter = QueuedCommand(command, asking_principal(self._context.principal))
         self._waiting.append(waiter)
+        if self._committer is not None:
+            self._committer.has_arrived()
         return waiter
 
     def commit_queued(self, waiter: QueuedCommand) -> Any:
@@ -414,7 +416,7 @@ class Chain:
             if (losses or self._turns.is_contended(began)) and self._hand_over(waiters, leader, listen=True):
                 return None
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
-            take(self._waiting, waiters)  # Those that were queued while it was the turn of other processes.
+            self._take_waiting(waiters, gather=not losses)
             self.check_features()  # An entry that was read meanwhile may require more.
             rules = self.authorization() if self.number != CATALOG else None
             attempt = self._decide(waiters, rules)
@@ -490,6 +492,12 @@ class Chain:
             listen = True
         return False
 
+    def _take_waiting(self, waiters: list[QueuedCommand], *, gather: bool) -> None:
+        """Take the commands that were queued while it was the turn of other processes, and maybe those that follow."""
+        take(self._waiting, waiters)
+        if gather and self._committer is not None:
+            self._committer.gather(waiters, partial(take, self._waiting, waiters))
+
     def _time_for(self, waiters: Sequence[QueuedCommand]) -> int:
         """Return the time of an entry with these commands: at least what their processes know."""
         times = [waiter.origin.not_before for waiter in waiters if waiter.origin is not None]
@@ -499,6 +507,8 @@ class Chain:
         """Queue commands of another process, which were checked when they were decoded; the same entry takes them."""
         self._check_writable("committed")
         self._waiting.extend(waiters)
+        if self._committer is not None:
+            self._committer.has_arrived()
 
     def has_entry(self, sequence: int, entry_hash: str) -> bool:
         """Whether the storage has an entry with this hash; entries up to it are read."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,7 +73,7 @@ class Meetings:
         self.mail.append(message)
 
     def get(self, timeout: float) -> object:
-        self.clock.advance(min(self.wait_ms, round(timeout * 1000)))
+        self.clock.advance(min(self.wait_ms, math.ceil(timeout * 1000)))
         return self.mail.popleft() if self.mail else None
 
     def start(self, run: Any) -> None:
@@ -162,6 +164,73 @@ def test_a_command_is_handed_over_again_to_the_next_committer_until_one_declines
     commands = [each for other in (first, second) for each in other.asked if isinstance(each, Commands)]
     assert [[number for number, _, _ in each.handed] for each in commands] == [[1], [2]]
     assert (waiter.done, waiter.is_doubtful, waiter.is_declined) == (False, True, True)
+
+
+class Queue:
+    """What is queued while a committer of the callers ``x`` and ``y`` gathers: one command at each wait."""
+
+    def __init__(self, *arriving: str) -> None:
+        self.committer, self.meetings = caller()
+        self.channels = {name: Other() for name in ("x", "y")}
+        for name, channel in self.channels.items():
+            self.committer.greeted(encode_message(Hello("place", name)), channel)
+        self.arriving = deque(arriving)
+        self.waiters: list[QueuedCommand] = []
+        self.took = 0
+
+    def serve(self, *names: str) -> None:
+        """Write an entry with commands of these processes, and of this one."""
+        entry: Any = SimpleNamespace(
+            sequence=1, writer_id="caller", carried=[(name, 1, 0, 1) for name in names] or None
+        )
+        self.committer.wrote(entry)
+
+    def take(self) -> None:
+        self.took += 1
+        if self.took > 1 and self.arriving:
+            name = self.arriving.popleft()
+            origin = None if name == "caller" else Origin(name, 2, 1, 0, self.channels[name])
+            self.waiters.append(QueuedCommand(CreateTopic(topic("t")), origin=origin))
+
+    def gather(self) -> None:
+        self.meetings.mail.extend([True] * len(self.arriving))
+        self.committer.gather(self.waiters, self.take)
+
+
+def test_a_committer_waits_for_the_next_commands_of_those_that_it_served() -> None:
+    queue = Queue("x", "caller", "y")
+    queue.serve("x", "y")
+    queue.gather()
+    assert [each.origin.writer_id if each.origin else "own" for each in queue.waiters] == ["x", "own", "y"]
+
+
+def test_a_committer_waits_for_none_that_has_parted_and_once_for_one_that_sends_nothing() -> None:
+    queue = Queue("caller", "x", "x")
+    queue.serve("x", "y")
+    queue.committer.parted("y", queue.channels["y"])
+    queue.gather()
+    assert len(queue.waiters) == 2
+    queue.gather()
+    assert len(queue.waiters) == 2
+    idle = Queue()
+    idle.serve("x")
+    idle.gather()
+    assert idle.took == 1
+
+
+def test_a_committer_that_served_itself_alone_does_not_wait() -> None:
+    queue = Queue("x")
+    queue.serve()
+    queue.gather()
+    assert queue.took == 0
+
+
+def test_a_committer_gathers_for_a_part_of_a_latency() -> None:
+    queue = Queue(*["x"] * 9)
+    queue.serve("x", "y")
+    queue.meetings.wait_ms = 1  # A latency is 1 ms here, and the time is over at the first wait.
+    queue.gather()
+    assert len(queue.waiters) == 1
 
 
 def test_a_committer_carries_nothing_of_an_older_channel() -> None:

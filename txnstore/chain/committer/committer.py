@@ -47,6 +47,8 @@ _LOG = logging.getLogger(__name__)
 #: A caller commits itself after so many latencies of the committer without a message, and at least so many ms; and
 #: after so many times that time without an answer.
 PATIENCE, MIN_PATIENCE_MS, MAX_WAITS = 20.0, 1_000.0, 5
+#: A committer waits for the next commands of its callers for so many latencies.
+GATHERING = 0.25
 #: A larger entry goes to callers without its payload.
 MAX_PUSHED = 64 * 1024
 #: Seconds for which a process waits for the first message of another one.
@@ -136,6 +138,12 @@ class Committer:
         self._is_waiting = False
         #: Closes the listener when this committer is collected.
         self._finalizer: Any = None
+        #: The processes whose commands are in the newest entry of this one, itself included: each is likely to send its
+        #: next command when it has read that entry.
+        self._served: frozenset[str] = frozenset()
+        #: Wakes the thread that gathers commands, while one does.
+        self._arrivals = rendezvous.mailbox()
+        self._is_gathering = False
         #: The channels of the callers, by writer id. Any thread that has an entry reads it, without the lock.
         self._callers: dict[str, Channel] = {}
         #: Guards who joins and parts: a closed committer, and one that calls another process, has no callers.
@@ -320,6 +328,7 @@ class Committer:
     def wrote(self, entry: Entry) -> None:
         """Record an entry of this process that is stored: no later one carries what was handed over before it."""
         self.horizons.record(entry)
+        self._served = frozenset({self._writer_id, *(writer_id for writer_id, *_ in entry.carried or ())})
         for number in list(self._handed):
             waiter = self._handed.pop(number)
             waiter.is_doubtful = False
@@ -393,6 +402,36 @@ class Committer:
     def _is_allowed(self, origin: Origin) -> bool:
         """Whether the next entry may carry a command: its process may have handed it over again by a newer channel."""
         return self._callers.get(origin.writer_id) is origin.channel and self.horizons.allow(origin)
+
+    def gather(self, waiters: Sequence[QueuedCommand], take: Callable[[], object]) -> None:
+        """Wait a little for the next commands of the processes that the newest entry of this one has served.
+
+        Else they miss the entry that is begun now, and wait for two.
+
+        Args:
+            waiters: The commands so far.
+            take: Adds those that were queued meanwhile.
+        """
+        served, self._served = self._served, frozenset()
+        if served <= {self._writer_id}:
+            return
+        until = self._runtime.monotonic() + GATHERING * self._chain.latency_ms()
+        self._is_gathering = True
+        try:
+            while True:
+                take()
+                arrived = {each.origin.writer_id if each.origin is not None else self._writer_id for each in waiters}
+                missing = (served - arrived) & {self._writer_id, *self._callers}
+                remaining = until - self._runtime.monotonic()
+                if not missing or remaining <= 0 or self._arrivals.get(remaining / 1000) is None:
+                    return
+        finally:
+            self._is_gathering = False
+
+    def has_arrived(self) -> None:
+        """Wake the thread that gathers commands: one was queued; called by any thread."""
+        if self._is_gathering:
+            self._arrivals.put(True)
 
     def greeted(self, frame: bytes | None, channel: Channel) -> str | None:
         """Welcome a caller; returns its writer id, or None if the two share nothing."""
