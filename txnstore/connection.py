@@ -59,7 +59,7 @@ from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import Claim, ObjectStore, iterate_layers
 from txnstore.storage.counting import CountingStore
-from txnstore.storage.probe import probe_once
+from txnstore.storage.probe import probe_once, remember_probe
 from txnstore.storage.recent import RecentObjects
 from txnstore.storage.redact import redact
 from txnstore.times import Time
@@ -654,7 +654,8 @@ def create_connection(
     max_timeout_ms = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
     chain_count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
     runtime = runtime or _default_runtime()
-    probe_once(objects, runtime.new_id)
+    probed_at = runtime.clock()
+    is_probed = probe_once(objects, runtime.new_id)
     if read_if_there(objects, keys.STORE) is None:
         try:
             check_new(objects)
@@ -675,6 +676,8 @@ def create_connection(
         raise StoreExistsError(msg)
     connection = open_connection(objects, principal=principal, runtime=runtime)
     with _closing_on_error(connection):
+        if is_probed:  # The next processes of the user need not, now that the store has an id.
+            remember_probe(objects, connection.store_id, probed_at)
         chain_count = len(connection.chains)
         if chains is not None and chain_count != chains:
             actual = f"{chain_count} chain{'s' if chain_count > 1 else ''}"

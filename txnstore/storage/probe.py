@@ -74,7 +74,7 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
             _clean_up(store, key)
 
 
-def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = "", now: int = 0) -> None:
+def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = "", now: int = 0) -> bool:
     """Run :func:`probe` once per process and store; never for a store in memory.
 
     The check looks through wrappers that are transparent (:func:`~txnstore.storage.base.unwrapped`). It recognizes a
@@ -85,23 +85,45 @@ def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = ""
     Args:
         store: The store to probe.
         ids: Returns a unique name.
-        store_id: The id of the store that it holds; empty if it has none yet, so that nothing is remembered of it.
+        store_id: The id of the store that it holds; empty if it has none yet: see :func:`remember_probe`.
         now: The time in ms.
+
+    Returns:
+        Whether it was probed now.
     """
     backend = unwrapped(store)
     identity: str | None = getattr(backend, "identity", None)
     if identity in _proven:
-        return
-    if isinstance(backend, LocalStore):
+        return False
+    remote = _remote_identity(backend)
+    is_probed = remote is None or not store_id or not is_proven(remote, store_id, now)
+    if is_probed and isinstance(backend, LocalStore):
         probe(store, ids, racers=_RACERS_LOCAL)
         backend.check_names()
-    elif identity is None or not store_id or not getattr(type(backend), "remote", False):
+    elif is_probed:
         probe(store, ids)
-    elif not is_proven(identity, store_id, now):
-        probe(store, ids)
-        remember(identity, store_id, now)
+        remember_probe(store, store_id, now)
     if identity is not None:
         _proven.add(identity)
+    return is_probed
+
+
+def remember_probe(store: ObjectStore, store_id: str, now: int) -> None:
+    """Remember for other processes of the user that the storage was probed, if its probe costs requests.
+
+    Args:
+        store: The store that was probed.
+        store_id: The id of the store that it holds; empty if it has none yet: nothing is remembered.
+        now: The time of the probe in ms.
+    """
+    remote = _remote_identity(unwrapped(store))
+    if remote is not None and store_id:
+        remember(remote, store_id, now)
+
+
+def _remote_identity(backend: ObjectStore) -> str | None:
+    """Return the identity of a storage whose probe costs requests, so that it is remembered; None for others."""
+    return getattr(backend, "identity", None) if getattr(type(backend), "remote", False) else None
 
 
 def check_writes(store: ObjectStore, ids: Callable[[], str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from txnstore.errors import StorageError, StorageRefusedError, UnsafeStorageError
 from txnstore.storage import probe as probe_module
 from txnstore.storage import proofs
@@ -16,6 +17,7 @@ from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.probe import probe, probe_once
 from txnstore.storage.retry import RetryingStore
+from txnstore.store import create_on
 from txnstore.testing import Fault, FaultStore, on, seeded
 
 numbers = itertools.count()
@@ -223,6 +225,24 @@ def test_damaged_proof_is_none(cache: Path, damage: str) -> None:
     opened(storage)
     proofs.proof_of(storage.identity, "id").write_text(damage, "utf-8")
     assert [opened(storage), opened(storage)] == [9, 0]
+
+
+def test_create_remembers_its_probe_for_the_store_that_it_makes(cache: Path) -> None:
+    """The first open of another process needs none; another store at that place has another id."""
+    storage = Remote()
+    probe_module._proven.discard(storage.identity)
+    with create_on(storage) as store:
+        store_id, now = store.store_id, connection_of(store).runtime.clock()
+        assert storage.creates == 10, "those of the probe, and store.json"
+    assert [opened(storage, store_id, now), opened(storage, "another id", now)] == [0, 9]
+
+
+def test_create_remembers_no_probe_that_it_has_not_made(cache: Path) -> None:
+    """The process has probed the storage at some earlier time."""
+    storage = Remote()
+    opened(storage, "")
+    create_on(storage).close()
+    assert not cache.exists()
 
 
 def test_storage_without_a_store_is_always_probed(cache: Path) -> None:
