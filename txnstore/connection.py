@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,6 +73,10 @@ _LOG = logging.getLogger(__name__)
 PRINCIPAL = "TXNSTORE_PRINCIPAL"
 #: Milliseconds after a failure to end a transaction, after which a reader tries again.
 _END_RETRY_MS = 30_000
+#: The purpose of the executor for what no caller waits for.
+_BACKGROUND = "background"
+#: Milliseconds for which a close waits for its checkpoints: a storage that does not answer must not hold it up.
+_LAST_CHECKPOINTS_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +295,7 @@ class Connection:
         return self._opened
 
     def _in_background(self) -> Executor:
-        return self._executor_for("background", self.runtime.background)
+        return self._executor_for(_BACKGROUND, self.runtime.background)
 
     def _merge_later(self, state: State) -> None:
         """Merge the small commits of a chain in the background, if this connection is to do that."""
@@ -585,7 +589,10 @@ class Connection:
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release threads and connections. The next use connects again."""
+        """Release threads and connections. The next use connects again.
+
+        What makes the next open fast is written before, if this process has written much since the last checkpoint.
+        """
         self._reset_after_fork()
         with self._lock:
             # Forget first: new calls connect again; running calls use the pools that they have.
@@ -593,9 +600,38 @@ class Connection:
             self._forget()
         if opened is not None:
             opened.chains.close()
-        for purpose in sorted(pools):  # The background first: its tasks need the other pools.
-            pools[purpose].shutdown(wait=True)
+        background = pools.pop(_BACKGROUND, None)
+        if background is not None:  # First: its tasks need the other pools, and may commit.
+            background.shutdown(wait=True)
+        if opened is not None:
+            self._save_last(opened.chains)
+        for pool in pools.values():
+            pool.shutdown(wait=True)
         self.objects.close()
+
+    def _save_last(self, chains: Chains) -> None:
+        """Write the checkpoints that are due at a close, in workers of their own; those that take long are left alone.
+
+        They use no other workers of the connection, which the close waits for. The exit of the interpreter waits for
+        workers that something refers to: their tasks do not.
+        """
+        saves = chains.last_checkpoints()
+        if not saves:
+            return
+        workers, tasks = self.runtime.background(), list[Future[None]]()
+        deadline = self.runtime.monotonic() + _LAST_CHECKPOINTS_MS
+        # First: nothing of a deleted store may be written beside another one.
+        steps = [[chains.identity.confirm], saves] if chains.identity.is_due() else [saves]
+        try:
+            for step in steps:
+                tasks += [workers.submit(call) for call in step]
+                for task in tasks:
+                    task.result(max(0, deadline - self.runtime.monotonic()) / 1000)
+        except Exception as error:  # noqa: BLE001 - the next open takes longer, and nothing else
+            extra = {"url": redact(self.url), "error": f"{type(error).__name__}: {error}"}
+            _LOG.info("closed without its last checkpoint", extra=extra)
+        finally:
+            workers.shutdown(wait=all(task.done() for task in tasks))
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from txnstore.chain.earlier_states import EarlierStates
 from txnstore.chain.identity import Identity
 from txnstore.chain.loading import Loader
 from txnstore.chain.tail import Tail
-from txnstore.connection import create_connection
+from txnstore.connection import Connection, create_connection
 from txnstore.storage.base import Claim
 
 _READERS = {"actors": ("producer:a/1", "plain:p/1", "committed:r/1", "scan:s/1"), "operations": 6, "pace_ms": 5_000}
@@ -41,6 +41,9 @@ _FORGOTTEN = {
 _SITE = {"actors": TENANTS, "operations": 6, "pace_ms": 200}
 #: Vacuums without other actors that stop them, and files that are misplaced for longer than their grace period.
 _OPERATED = {"actors": ("producer:a/1", "tidy:t/1", "tidy:t/2", "tidy:t/3", *OPERATORS), "operations": 12}
+
+#: What a process writes when it closes the store.
+_CLOSES = "protocol/chain/test_last_checkpoints.py"
 
 CHAIN = (
     # Entries ---------------------------------------------------------------------------------------------------------
@@ -156,10 +159,38 @@ CHAIN = (
         "*checkpoint.encode_checkpoint(self._keys, self._number, $ends, $state, $stored)]:",
         settings={"checkpoint_every": 8},
     ),
+    Mutant(
+        "a process that closes writes a checkpoint without the right to maintain",
+        Chain.last_checkpoint,
+        "or not self._may_maintain(self._context.principal)",
+        "",
+        test=f"{_CLOSES}::test_a_principal_that_may_not_maintain_writes_none",
+    ),
+    Mutant(
+        "each of several processes that close writes the hint",
+        Saver._save,
+        "elif not self._objects.put_if_absent($key, $data):",
+        "elif self._objects.put_if_absent($key, $data) is None:",
+        test=f"{_CLOSES}::test_of_two_that_close_at_the_same_time_one_creates_the_checkpoint",
+    ),
+    Mutant(
+        "a process that closes writes an older hint than there is",
+        Saver._save_last,
+        "if $state.sequence - $hint.sequence >= $distance:",
+        "if True:",
+        test=f"{_CLOSES}::test_an_older_checkpoint_does_not_replace_the_hint_of_a_newer_one",
+    ),
+    Mutant(
+        "a process that closes writes into the store that replaced a deleted one",
+        Connection._save_last,
+        "[[$chains.identity.confirm], $saves] if $chains.identity.is_due() else [$saves]",
+        "[$saves]",
+        test=f"{_CLOSES}::test_nothing_of_a_deleted_store_is_written_beside_the_new_one",
+    ),
     # Identity --------------------------------------------------------------------------------------------------------
     Mutant(
         "a store that was open once exists for all time",
-        Identity._is_due,
+        Identity.is_due,
         "abs(self._runtime.monotonic() - self._confirmed_at) > CONFIRM_MS",
         "False",
         mishaps=(),

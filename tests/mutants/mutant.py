@@ -118,7 +118,7 @@ class Mutant:
         settings = replace(settings_of(seed, self.chains), parts=False, lease_ms=0)  # Parquet takes more time.
         later = (*GATEWAYS, *LOSERS, *SESSIONS, *PUBLISHERS)
         actors = tuple(actor for actor in settings.actors if actor not in later)
-        settings = replace(settings, actors=actors, syncs=0.0, losses=0, old_hints=0.0, elsewhere=0.0)
+        settings = replace(settings, actors=actors, syncs=0.0, losses=0, old_hints=0.0, elsewhere=0.0, closes=0.0)
         if self.mishaps is not None:
             settings = replace(settings, mishaps=self.mishaps, rate=0.1)
         return replace(settings, **self.settings)

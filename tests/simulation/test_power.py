@@ -19,8 +19,6 @@ from tests.harness.simulation.world import World
 from tests.helpers import keys
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, TxnStoreError, UnsoundStoreError
 
-SAVED = keys.checkpoint_state(0, 8)
-
 
 @pytest.fixture
 def scheduler() -> Scheduler:
@@ -48,7 +46,8 @@ def test_a_loss_of_power_takes_back_what_was_not_synced(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lasts"), [(keys.entry(0, 3), True), (keys.entry(0, 2), True), (keys.entry(1, 1), False), (SAVED, False)]
+    ("name", "lasts"),
+    [(keys.entry(0, 3), True), (keys.entry(0, 2), True), (keys.entry(1, 1), False), (keys.index_file(0, 0, 8), False)],
 )
 def test_any_create_in_its_folder_syncs_it_also_one_that_is_refused(bucket: Bucket, name: str, lasts: bool) -> None:
     bucket.put_if_absent(name, b"three")

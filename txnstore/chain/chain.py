@@ -63,7 +63,14 @@ from txnstore.core.groups.events import OffsetsCommitted
 from txnstore.core.model import Command
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State, first_state
-from txnstore.errors import AuthorizationError, CorruptionError, InvalidConfigError, StorageError, UnknownOutcomeError
+from txnstore.errors import (
+    AuthorizationError,
+    CorruptionError,
+    InvalidConfigError,
+    StorageError,
+    UnknownOutcomeError,
+    UnsupportedFormatError,
+)
 from txnstore.metrics import ChainMetrics
 from txnstore.runtime import LATEST_MS
 from txnstore.storage.base import make_durable
@@ -139,6 +146,9 @@ class Chain:
         #: behind: those who write most may have no right to write one. Assigned without a lock: a lost update costs a
         #: checkpoint more.
         self._saved_until = 0
+        #: The newest entry that this process has written, or that it knew when one of another process carried its
+        #: commands; 0: none. Under `_head`.
+        self._written_until = 0
         #: The entry whose PUT was begun and whose outcome this process does not know; else None. Under `_head`.
         #: Invariant: while it is set, no other bytes are offered to any slot.
         self._undecided: Attempt | None = None
@@ -484,7 +494,7 @@ class Chain:
                 return False
             now = self._runtime.clock()
             carried = committer.hand_over(waiters, lambda: leader.has_offered(len(waiters)))
-            self.metrics.handed_over += carried
+            self._count_carried(carried)
             if carried:
                 self._head_read_at = now
             if not waiters:
@@ -497,6 +507,12 @@ class Chain:
         take(self._waiting, waiters)
         if gather and self._committer is not None:
             self._committer.gather(waiters, partial(take, self._waiting, waiters))
+
+    def _count_carried(self, carried: int) -> None:
+        """Count commands that entries of other processes carry; it counts as writing when this process closes."""
+        self.metrics.handed_over += carried
+        if carried:
+            self._written_until = max(self._written_until, self.state.sequence)
 
     def _time_for(self, waiters: Sequence[QueuedCommand]) -> int:
         """Return the time of an entry with these commands: at least what their processes know."""
@@ -557,7 +573,7 @@ class Chain:
         """
         state = self.state
         if self._committer is not None:
-            self.metrics.handed_over += self._committer.settle(waiters)
+            self._count_carried(self._committer.settle(waiters))
             self._committer.admit(waiters)
             if not waiters:
                 return None
@@ -659,6 +675,7 @@ class Chain:
             self._committer.wrote(attempt.entry)
         self._publish(attempt.state)
         self._head_read_at, self.durable = now, attempt.entry.sequence
+        self._written_until = attempt.entry.sequence
         if self._committer is not None:
             self._committer.push(attempt.entry.sequence, stored, durable=True)
         return True
@@ -748,6 +765,25 @@ class Chain:
         if is_checked and state.sequence > self._saved_until and self._is_checkpoint_due(state):
             self._save_later(state)
 
+    def last_checkpoint(self) -> Callable[[], None] | None:
+        """Return what writes a checkpoint before this process closes the store; None if it need not, or may not.
+
+        It is due if this process has written an entry since the last checkpoint that it knows, and that is at least
+        :data:`FAN` entries, more of a large state, before the newest entry with an edge. So those who close after the
+        same entries write the same checkpoint, and a later one needs its index files.
+        """
+        state = self._saver.edge_state
+        if state is None or self._undecided is not None or self._written_until <= self._saved_until:
+            return None
+        distance = interval(state, FAN)
+        if state.sequence - self._saved_until < distance or not self._may_maintain(self._context.principal):
+            return None
+        try:
+            self.check_features()  # A checkpoint of this release lacks what it does not know.
+        except UnsupportedFormatError:
+            return None
+        return self._saver.last(state, distance)
+
     def checkpoint(self) -> int:
         """Write a checkpoint of the state at the head; returns its sequence number. An empty chain (0) needs none."""
         self._check_writable("written")
@@ -756,6 +792,7 @@ class Chain:
         check_rights(self.authorization(), self._context.principal, [CLUSTER_ACTION])
         if state.sequence > 0:
             self._saver.save(state)
+            self._saved_until = max(self._saved_until, state.sequence)
         return state.sequence
 
     def _durable_state(self) -> State:

@@ -59,13 +59,13 @@ class Identity:
         """Record that ``store.json`` was read for this store after ``at`` (monotonic ms), for :meth:`begin`."""
         self._confirmed_at = at
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether ``store.json`` was last read longer ago than :data:`CONFIRM_MS`."""
         return abs(self._runtime.monotonic() - self._confirmed_at) > CONFIRM_MS
 
     def begin(self) -> Callable[[], object]:
         """Begin :meth:`confirm` beside other requests if it is due; return a function that waits for it, and raises."""
-        return self._pool.submit(self.confirm).result if self._is_due() else _no_wait
+        return self._pool.submit(self.confirm).result if self.is_due() else _no_wait
 
     def confirm(self) -> None:
         """Read ``store.json`` and compare the id in it.

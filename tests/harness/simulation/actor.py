@@ -48,6 +48,7 @@ class Actor(ABC):
                 process = self.open_process()
                 self.client = process.name
                 self.live(process)
+                self._close(process)
                 if self.rng.random() < 0.5:
                     process.storage.crash()  # It ends without waiting for its work in the background.
                 process.end()
@@ -59,6 +60,14 @@ class Actor(ABC):
                 self._died()
             except StorageError:
                 self.pause(1_000)  # The store could not be opened.
+
+    def _close(self, process: Process) -> None:
+        """Close the store, as a part of the processes do; that fails only if the process dies."""
+        if self.world.rng(f"{process.name}/close").random() < self.world.settings.closes:
+            try:
+                process.store.close()
+            except Exception as error:  # noqa: BLE001 - whatever it is, a close must not raise it
+                self.unexpected(process, "close", error)
 
     def open_process(self) -> Process:
         """A new process. Raises what opening its store raises."""

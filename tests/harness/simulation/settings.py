@@ -123,7 +123,7 @@ class Settings:
     how often the power is lost at most, each time after such a write. ``old_hints``: the share of GETs of a hint that
     return an earlier version. ``elsewhere``: the share of creates that something else answers, ten times that of GETs.
     ``machines``: on how many machines processes share entries; 0: no two share them. ``cuts``: the share of messages
-    between them with which something happens.
+    between them with which something happens. ``closes``: the share of processes that close the store in the end.
     """
 
     seed: int
@@ -149,6 +149,7 @@ class Settings:
     elsewhere: float = 0.0
     machines: int = 0
     cuts: float = 0.0
+    closes: float = 0.0
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -199,6 +200,7 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         losses=random.Random(f"losses/{seed}").choice((0, 1, 2)),
         old_hints=random.Random(f"old hints/{seed}").choice((0.0, 0.0, 0.3)),
         elsewhere=random.Random(f"elsewhere/{seed}").choice((0.0, 0.0, 0.0, 0.03)),
+        closes=random.Random(f"closes/{seed}").choice((0.0, 0.0, 0.8)),
     )
     # A clock that is set back by the length of a pause hides the pause.
     hidden = random.Random(f"hidden/{seed}").choice((0.0, 0.0, 0.1)) if not settings.jumps else 0.0

@@ -50,6 +50,8 @@ def _smaller(settings: Settings) -> Iterator[Settings]:
         yield replace(settings, interrupts=0.0)
     if settings.checkpoint_every != CHECKPOINT_EVERY:
         yield replace(settings, checkpoint_every=CHECKPOINT_EVERY)
+    if settings.closes:
+        yield replace(settings, closes=0.0)
     for mishap in settings.mishaps:
         yield replace(settings, mishaps=tuple(other for other in settings.mishaps if other is not mishap))
     if settings.operations > 1:

@@ -140,6 +140,8 @@ class Bucket(MemoryStore):
             self.archive[key] = data
             self.created[key] = self.now_ms()
             self.entered(key, data)
+        elif created:
+            self.anomalies += self._checkpoints.add(key, data)
         self._changed(key, None, changed=created, is_entry=is_entry)
         return created
 

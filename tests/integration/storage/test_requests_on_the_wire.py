@@ -141,6 +141,33 @@ def test_an_open_takes_the_same_few_requests_after_10_and_1000_commits(
     assert _kinds(request_log) == {"segment": 0, "entry": 0, "get": 4 + files + 8 + 12, "list": 1, "other": 0}
 
 
+@pytest.mark.parametrize(("sequence", "puts"), [(7, 0), (8, 3), (54, 3)])
+def test_a_writer_that_closes_leaves_a_checkpoint_and_few_entries_to_read(
+    store: Store,
+    s3_bucket_url: str,
+    logged_options: dict[str, Any],
+    request_log: RequestLog,
+    sequence: int,
+    puts: int,
+) -> None:
+    """From eight entries on: a GET, an index file, the state by a conditional create, the hint; 19 GETs for an open."""
+    while connection_of(store).chain.state.sequence < sequence:
+        store.create_topic(f"t{connection_of(store).chain.state.sequence}")
+    state = connection_of(store).chain.state
+    request_log.clear()
+    store.close()
+    kinds = [request.kind for request in request_log.requests]
+    assert (kinds.count("GET"), kinds.count("PUT"), len(kinds)) == (min(puts, 1), puts, min(puts, 1) + puts)
+    assert [request.key.rpartition("/")[2] for request in request_log.requests if request.conditional] == (
+        ["state.json"] if puts else []
+    )
+    request_log.clear()
+    with txnstore.open(f"{s3_bucket_url}/events", storage_options=logged_options) as again:
+        assert connection_of(again).chain.state == state
+    gets = 5 + sequence % 8 + 8 if puts else 24
+    assert _kinds(request_log) == {"segment": 0, "entry": 0, "get": gets, "list": 1, "other": 0}
+
+
 def test_a_second_process_opens_without_a_put(
     store: Store,
     s3_bucket_url: str,

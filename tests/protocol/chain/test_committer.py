@@ -397,3 +397,16 @@ def test_a_store_that_only_reads_meets_nobody(place: Place) -> None:
         assert place.machine.met == met
 
     place.run(script)
+
+
+def test_each_of_the_processes_that_share_entries_may_write_the_last_checkpoint(place: Place) -> None:
+    """What an entry carries for a process it has written itself: the first of them that closes writes it."""
+
+    def script() -> None:
+        committer, caller = place.roles(place.process("one"), place.process("other"))
+        caller.create(10)
+        written = caller.requests(caller.store.close)
+        assert [kind for kind in written if kind != "get"] == ["put", "put_if_absent", "put"]
+        assert set(committer.requests(committer.store.close)) == {"get"}
+
+    place.run(script)

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from itertools import pairwise
 
 from txnstore.chain.boundary import Boundaries
@@ -13,6 +14,7 @@ from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import Saved, edge_of
 from txnstore.chain.checkpoints.index import Edge, KnownEdges
 from txnstore.chain.context import ChainContext
+from txnstore.chain.keys import checkpoint_sequence
 from txnstore.core.state import State
 from txnstore.metrics import ChainMetrics
 
@@ -53,10 +55,12 @@ class Saver:
         self._task: Future[None] | None = None
         #: The edges of the chain so far. The chain adds them, while it publishes a state.
         self._edges = KnownEdges()
+        #: The state at the newest edge that this process has passed; None before the first. Replaced in one step.
+        self.edge_state: State | None = None
         #: The keys of the index files of the last checkpoint, which need not be written again. Written by the thread
         #: that writes a checkpoint; replaced in one step: a lost update costs a PUT of the same bytes.
         self._stored: frozenset[str] = frozenset()
-        #: The number of checkpoints that this process has begun to write.
+        #: The number of checkpoints that this process has begun to write before it closes the store.
         self._saves = 0
 
     def begin_with(self, saved: Saved) -> None:
@@ -67,6 +71,7 @@ class Saver:
     def add_edge(self, state: State) -> None:
         """Add an edge of the chain: the state after an entry whose number is the next multiple of ``FAN``."""
         self._edges.add(edge_of(state))
+        self.edge_state = state
 
     def save(self, state: State) -> None:
         """Write a checkpoint in this thread.
@@ -76,22 +81,46 @@ class Saver:
         """
         self._save(state, self._edges.up_to(edge_of(state)))
 
-    def _save(self, state: State, edges: list[Edge]) -> None:
+    def last(self, state: State, distance: int) -> Callable[[], None]:
+        """Return what writes a checkpoint before this process closes the store; it raises nothing.
+
+        It writes none if the hint names an entry fewer than ``distance`` before that of ``state``. Of processes that
+        write that of one entry at the same time one creates it, and writes the hint.
+        """
+        return partial(self._save_last, state, self._edges.up_to(edge_of(state)), distance)
+
+    def _save_last(self, state: State, edges: list[Edge], distance: int) -> None:
+        try:
+            hint = checkpoint.decode_hint(self._keys, self._number, checkpoint.read_hint(self._objects, self._number))
+            if state.sequence - hint.sequence >= distance:
+                self._save(state, edges, is_last=True)
+        except Exception as error:  # noqa: BLE001 - logged and counted; the next process that closes writes one
+            self._log_failure(state, error)
+
+    def _save(self, state: State, edges: list[Edge], *, is_last: bool = False) -> None:
         """Write the index files that are not stored yet, then the state, then the hint, and count the checkpoint."""
         boundary = self._boundaries.number_at(state.sequence)
         if boundary is None:
             return  # This process was suspended meanwhile: a reader that began with this state would miss entries.
         index_keys = self._index_keys(edges)
         stored = self._stored.intersection(index_keys)
-        if self._saves % _LIST_EVERY == 0:
-            stored = frozenset(key for key in stored if self._objects.list(key))
+        if not is_last:
+            stored = self._listed(stored)
         head = self._head()  # First: a checkpoint that survives a power cut must not have an entry that does not.
-        self._saves += 1
         for key, data in checkpoint.encode_checkpoint(self._keys, self._number, edges, state, stored):
-            self._objects.put(key, data)
+            if not is_last or checkpoint_sequence(key) is None:
+                self._objects.put(key, data)
+            elif not self._objects.put_if_absent(key, data):
+                return  # Another process has written it, and writes the hint.
         self._objects.put(*checkpoint.hint_to(self._keys, state, boundary, head))
         self._stored = frozenset(index_keys)
         self._metrics.checkpoints += 1
+
+    def _listed(self, stored: frozenset[str]) -> frozenset[str]:
+        """Return the stored index files that still exist; looks for them at each checkpoint of :data:`_LIST_EVERY`."""
+        is_due = self._saves % _LIST_EVERY == 0
+        self._saves += 1
+        return frozenset(key for key in stored if self._objects.list(key)) if is_due else stored
 
     def _index_keys(self, edges: list[Edge]) -> list[str]:
         """Return the keys of the index files between these edges."""
