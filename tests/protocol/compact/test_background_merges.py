@@ -837,7 +837,7 @@ def test_the_next_commit_carries_the_replacement(clock: ManualClock) -> None:
     with background_store(clock, executor, sleep) as store:
         send(store, numbers(8 - connection_of(store).chain.state.sequence))
         assert all(inlined(store)), "nothing in the committing thread"
-        producer = store.producer()
+        producer = store.producer(linger=None)  # Else the time of the machine might send the record before.
         producer.send("t", b"first", partition=0)
         producer.flush()
         head = connection_of(store).chain.state.sequence
