@@ -310,7 +310,7 @@ _FORM_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, Rec
 def required_by(body: bytes) -> Features:
     """Return the features that a JSON object names, whatever else it has."""
     try:
-        features: Features = validator_of(Features).validate_python(json.loads(body)["requires"])
+        features: Features = validator_of(Features).validate_json(json.dumps(json.loads(body)["requires"]))
         return features
     except _FORM_ERRORS:
         return NO_FEATURES
