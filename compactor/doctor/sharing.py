@@ -19,8 +19,10 @@ def sharing_findings(connection: Connection) -> Iterator[Finding]:
         message = f"the processes of this machine share no entries, and take turns instead: {error}"
         yield Finding("sharing", "meeting", Severity.NOTE, message)
         return
-    committers = [(chain.number, found) for chain in connection.chains if (found := chain.find_committer()) is not None]
-    for number, found in committers:
+    chains = connection.chains
+    found_by_chain = chains.concurrently({chain.number: chain.find_committer for chain in chains})
+    committers = {number: found for number, found in found_by_chain.items() if found is not None}
+    for number, found in committers.items():
         process = "a process" if found.process_id is None else f"process {found.process_id}"
         message = f"{process} of this machine commits to chain {number} for others"
         severity = Severity.OK

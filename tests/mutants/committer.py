@@ -39,7 +39,7 @@ COMMITTER = (
     Mutant(
         "a process decides a command that an entry carries",
         Chain._decide,
-        "self._count_carried(self._committer.settle($waiters))",
+        "self._committer.settle($waiters)",
         "pass",
         settings=_SHARED,
     ),

@@ -21,6 +21,7 @@ entry it names. The checkpoints and boundaries of the chain have locks of their 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import deque
@@ -73,7 +74,7 @@ from txnstore.errors import (
 )
 from txnstore.metrics import ChainMetrics
 from txnstore.runtime import LATEST_MS
-from txnstore.storage.base import make_durable
+from txnstore.storage.base import make_durable, place_of
 from txnstore.storage.recent import keep
 from txnstore.threads import ForkLock
 from txnstore.validation import check_writable
@@ -458,7 +459,7 @@ class Chain:
             self.metrics.conflicts += 1
             self._log_step("lost a race for an entry, deciding again", attempt.entry.sequence, attempt=losses)
         for waiter in waiters:
-            self.metrics.refusals += isinstance(waiter.error, AuthorizationError)
+            self.metrics.refusals += waiter.origin is None and isinstance(waiter.error, AuthorizationError)
             waiter.done = True
         return attempt.state if attempt.entry.events and self._is_checkpoint_due(attempt.state) else None
 
@@ -471,8 +472,12 @@ class Chain:
         return Committer(self, context.rendezvous, self._place(), writer_id, self._runtime)
 
     def _place(self) -> str:
-        """The name of the storage, the store and the chain, for the processes of this machine."""
-        return f"{self._objects.url} {self._keys.chain(self.number)}"
+        """The name of the storage, the store and the chain, for the processes of this machine.
+
+        Copies of a store may have one URL, at two endpoints or in two containers.
+        """
+        storage = hashlib.sha256(place_of(self._objects).encode()).hexdigest()[:32]  # Its text may name a user.
+        return f"{self._objects.url} {self._keys.chain(self.number)} {storage}"
 
     def find_committer(self) -> FoundCommitter | None:
         """Find the process of this machine that commits for others; None if there is none, or sharing is off."""
@@ -494,7 +499,6 @@ class Chain:
                 return False
             now = self._runtime.clock()
             carried = committer.hand_over(waiters, lambda: leader.has_offered(len(waiters)))
-            self._count_carried(carried)
             if carried:
                 self._head_read_at = now
             if not waiters:
@@ -508,7 +512,7 @@ class Chain:
         if gather and self._committer is not None:
             self._committer.gather(waiters, partial(take, self._waiting, waiters))
 
-    def _count_carried(self, carried: int) -> None:
+    def count_carried(self, carried: int) -> None:
         """Count commands that entries of other processes carry; it counts as writing when this process closes."""
         self.metrics.handed_over += carried
         if carried:
@@ -526,13 +530,13 @@ class Chain:
         if self._committer is not None:
             self._committer.has_arrived()
 
-    def has_entry(self, sequence: int, entry_hash: str) -> bool:
-        """Whether the storage has an entry with this hash; entries up to it are read."""
+    def has_entry(self, sequence: int, entry_hash: str) -> bool | None:
+        """Whether the storage has an entry with this hash; None if it was deleted. Entries up to it are read."""
         state = self.refresh(sequence)
         if state.sequence <= sequence:
             return (state.sequence, state.entry_hash) == (sequence, entry_hash)
         data = self._tail.get(sequence) if sequence else None
-        return sequence == 0 or (data is not None and hash_of(data) == entry_hash)
+        return sequence == 0 or (None if data is None else hash_of(data) == entry_hash)
 
     def known(self) -> tuple[int, int]:
         """What commands of this process may follow from: the newest time of an entry, and the entry of chain 0.
@@ -573,7 +577,7 @@ class Chain:
         """
         state = self.state
         if self._committer is not None:
-            self._count_carried(self._committer.settle(waiters))
+            self._committer.settle(waiters)
             self._committer.admit(waiters)
             if not waiters:
                 return None

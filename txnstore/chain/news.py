@@ -19,9 +19,10 @@ class News:
         #: Changes with each new entry. Any thread that publishes a state writes it, also several at a time: it is only
         #: compared with an earlier value.
         self.count = 0
-        #: The mailboxes of the threads that wait. Replaced under `_lock`, and read without it, also by signal handlers.
+        #: The mailboxes of the threads that wait. Replaced under `_lock`, which is re-entrant: a signal handler that
+        #: polls leaves them as it found them. Read without it.
         self._waiting: tuple[Mailbox, ...] = ()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def announce(self) -> None:
         """Wake the threads that wait, because a state was published."""

@@ -89,8 +89,9 @@ class Poller:
         #: each pause, and starts again when records are returned.
         self._longest_pause = longest_pause
         self._pause = min(_FIRST_PAUSE, longest_pause)
-        #: The seconds of the next pause that have passed: news of one chain must not put off the reads of others.
-        self._waited_s = 0.0
+        #: When the pause before the next read began, in monotonic ms; None: it has not. News interrupt it, and do not
+        #: put off the read: strangers, and other chains, send none.
+        self._pause_began: int | None = None
         #: The news of the store before the newest look at it: a later entry ends a pause.
         self._news_seen = 0
         #: The partitions in the order of their next turns, as the last poll left them; new ones follow.
@@ -165,7 +166,7 @@ class Poller:
                     view, is_fresh, planned_again = self._read_heads(view), True, True
                     continue
                 if polled_rows:
-                    self._pause = min(_FIRST_PAUSE, self._longest_pause)
+                    self._pause, self._pause_began = min(_FIRST_PAUSE, self._longest_pause), None
                     return polled_rows
                 self._idle = self._idle_state(view)
             if is_fresh:
@@ -187,17 +188,21 @@ class Poller:
         Returns:
             Whether this process learned of a new entry meanwhile, which interrupts the pause: no read is needed yet.
         """
-        pause, clock = min(self._pause - self._waited_s, remaining_seconds), self._connection.runtime.monotonic
-        began = clock()
+        clock = self._connection.runtime.monotonic
+        now = clock()
+        began = self._pause_began = now if self._pause_began is None else self._pause_began
+        pause = min(self._pause - max(0, now - began) / 1000, remaining_seconds)
         if pause > 0 and self._connection.chains.news.wait(pause, self._news_seen):
-            waited = min(pause, (clock() - began) / 1000)
-            self._paused_s += waited
-            self._waited_s += waited
+            self._paused_s += min(pause, (clock() - now) / 1000)
             return True
-        self._paused_s += max(0.0, pause)
-        self._waited_s = 0.0
-        self._pause = min(self._pause * 2, self._longest_pause)
+        self._end_pause(pause)
         return False
+
+    def _end_pause(self, seconds: float) -> None:
+        """Count a pause that has passed; the next one is longer."""
+        self._paused_s += max(0.0, seconds)
+        self._pause_began = None
+        self._pause = min(self._pause * 2, self._longest_pause)
 
     def _look(self) -> View:
         """Return the view of what this process has read, without a request if that is consistent."""
@@ -219,7 +224,9 @@ class Poller:
             except UnstableOffsetCommitError:
                 if self._paused_s >= timeout:
                     raise
-            self._pause_before_read(timeout - self._paused_s)
+            pause = min(self._pause, timeout - self._paused_s)
+            self._connection.runtime.sleep(pause)
+            self._end_pause(pause)
 
     def _log_waiting_for(self, view: View, tps: list[TopicPartition]) -> None:
         """Log the transactions for which partitions have no position yet, once per change of the partitions."""

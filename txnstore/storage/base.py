@@ -144,6 +144,13 @@ def transport_of(objects: ObjectStore) -> str | None:
     return next((name for layer in iterate_layers(objects) if (name := getattr(layer, "transport", None))), None)
 
 
+def place_of(objects: ObjectStore) -> str:
+    """Return what tells a storage from all others that processes of this machine may use, also under the same URL."""
+    backend = unwrapped(objects)
+    place: str = getattr(backend, "place", None) or getattr(backend, "identity", None) or objects.url
+    return place
+
+
 def unwrapped(objects: ObjectStore) -> ObjectStore:
     """Return the store below wrappers that only count, repeat or remember requests.
 

@@ -179,6 +179,15 @@ class LocalStore:
         """The identity of the store in this process; see :func:`txnstore.storage.probe.probe_once`."""
         return self.url
 
+    @property
+    def place(self) -> str:
+        """The folder itself, whatever its path; see :func:`txnstore.storage.base.place_of`."""
+        try:
+            found = os.stat(self.root)
+        except OSError:
+            return self.url
+        return f"folder {found.st_dev} {found.st_ino}"
+
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         path = self._path_of(key)
         first_byte, limit = check_range(key, start, end)

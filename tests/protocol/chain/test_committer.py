@@ -18,7 +18,13 @@ from txnstore.chain.chain import Chain
 from txnstore.core.authorization.model import Acl
 from txnstore.core.model import ProducerIdentity
 from txnstore.core.transactions.commands import InitProducer
-from txnstore.errors import InvalidConfigError, ReadOnlyError, TopicAuthorizationError, TopicExistsError, TxnStoreError
+from txnstore.errors import (
+    InvalidConfigError,
+    ReadOnlyError,
+    TopicAuthorizationError,
+    TopicExistsError,
+    TxnStoreError,
+)
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -297,6 +303,13 @@ def test_a_command_is_committed_by_its_process_if_the_storage_of_the_committer_f
         assert "put_if_absent" in caller.requests(caller.create)
         check_once(place.bucket, committer, caller)
         assert entries(place.bucket)[-1].carried is None
+        failing = committer.chain._committer
+        assert failing is not None
+        place.scheduler.sleep(600_000)  # Until it has given up.
+        assert failing._listener is None, "it would make all callers slow"
+        place.together(committer.create, caller.create)
+        assert committer.is_shared, "the other one can write"
+        check_once(place.bucket, committer, caller)
 
     place.run(script)
 
@@ -355,6 +368,7 @@ def test_the_principal_travels_with_a_command(place: Place) -> None:
         assert entries(place.bucket)[-1].principals == [("User:alice", 1)]
         with pytest.raises(TopicAuthorizationError):
             alice.store.create_topic("x")
+        assert [each.store.metrics().refusals for each in (admin, alice, other)] == [0, 1, 0]
         check_once(place.bucket, admin, alice, other)
 
     place.run(script)

@@ -93,10 +93,16 @@ class Chain:
 
     fails = False
 
-    def has_entry(self, sequence: int, entry_hash: str) -> bool:
+    has: bool | None = True
+    carried = 0
+
+    def has_entry(self, sequence: int, entry_hash: str) -> bool | None:
         if self.fails:
             raise StorageError("the storage does not answer")
-        return True
+        return self.has
+
+    def count_carried(self, carried: int) -> None:
+        self.carried += carried
 
     def refresh(self, until: int) -> object:
         return self.state
@@ -178,11 +184,10 @@ class Queue:
         self.waiters: list[QueuedCommand] = []
         self.took = 0
 
-    def serve(self, *names: str) -> None:
+    def serve(self, *names: str, is_own: bool = True) -> None:
         """Write an entry with commands of these processes, and of this one."""
-        entry: Any = SimpleNamespace(
-            sequence=1, writer_id="caller", carried=[(name, 1, 0, 1) for name in names] or None
-        )
+        carried, events = [(name, 1, 0, 1) for name in names], [None] * (len(names) + is_own)
+        entry: Any = SimpleNamespace(sequence=1, writer_id="caller", carried=carried or None, events=events)
         self.committer.wrote(entry)
 
     def take(self) -> None:
@@ -216,6 +221,13 @@ def test_a_committer_waits_for_none_that_has_parted_and_once_for_one_that_sends_
     idle.serve("x")
     idle.gather()
     assert idle.took == 1
+
+
+def test_a_committer_without_commits_does_not_wait_for_itself() -> None:
+    queue = Queue("x", "caller")
+    queue.serve("x", is_own=False)
+    queue.gather()
+    assert len(queue.waiters) == 1
 
 
 def test_a_committer_that_served_itself_alone_does_not_wait() -> None:
@@ -252,6 +264,34 @@ def test_a_committer_carries_nothing_of_an_older_channel() -> None:
     committer.parted("x", newer)
     committer.admit(admitted)
     assert admitted == []
+
+
+@pytest.mark.parametrize(("claimed_ms", "patience_ms"), [(20.0, 1_000), (2_500.0, 2_500), (20_000.0, 3_000)])
+def test_the_first_latency_of_a_committer_makes_no_caller_wait_for_long(claimed_ms: float, patience_ms: int) -> None:
+    other = Other()
+    other.frames = deque([encode_message(Welcome(0, "", 0, claimed_ms))])
+    committer, meetings = caller(other)
+    committer.join(listen=True)
+    meetings.wait_ms = 60_000
+    began = meetings.clock()
+    committer.hand_over([waiting()], lambda: None)
+    assert meetings.clock() - began == patience_ms
+
+
+@pytest.mark.parametrize("refusal", ["closes", "says nothing", "knows deleted entries"])
+def test_a_listener_that_shares_nothing_is_replaced(refusal: str) -> None:
+    other = Other()
+    if refusal == "closes":
+        other.frames = deque([b""])
+    elif refusal == "says nothing":
+        other.frames.clear()
+    committer, meetings = caller(other)
+    made: Any = committer
+    made.chain.has = None if refusal == "knows deleted entries" else True
+    assert not committer.join(listen=False)
+    assert other.closed
+    committer.join(listen=False)
+    assert meetings.asked_to == [False, True]
 
 
 def test_nothing_is_handed_over_to_a_channel_that_has_ended() -> None:

@@ -46,6 +46,13 @@ def test_an_entry_wakes_all_that_wait() -> None:
     assert made._waiting == ()
 
 
+def test_a_signal_handler_may_wait_in_the_midst_of_a_wait() -> None:
+    made = news()
+    with made._lock:  # The handler runs while its own thread has the lock.
+        assert not made.wait(0, made.count)
+    assert made._waiting == ()
+
+
 def test_an_interrupt_leaves_no_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
     made = news()
 

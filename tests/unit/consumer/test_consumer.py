@@ -24,6 +24,8 @@ from tests.helpers.reading import (
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.news import News
 from txnstore.consumer import Consumer
+from txnstore.consumer.fetcher import Poller
+from txnstore.core.view import View
 from txnstore.errors import (
     ConsumerClosedError,
     CorruptionError,
@@ -175,15 +177,17 @@ def test_waiting_ends_when_something_comes(store: Store, clock: ManualClock) -> 
 def test_news_do_not_put_off_the_next_look(store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries that this process knows interrupt a pause; those of others, or other chains, are read as late as ever."""
 
-    def interrupt(_news: News, _seconds: float, _seen: int) -> bool:
-        clock.advance(1)
-        return True
+    def look(poller: Poller) -> View:
+        clock.advance(1)  # There is news at each pause, and the time passes while the consumer looks at it.
+        return looked_at(poller)
 
+    looked_at = Poller._look
     other = another_process(store, clock)
     consumer = store.consumer(["t"])
     assert consumer.poll(timeout=0.0) == []
     append(other, "late")
-    monkeypatch.setattr(News, "wait", interrupt)
+    monkeypatch.setattr(News, "wait", lambda *_: True)
+    monkeypatch.setattr(Poller, "_look", look)
     assert texts(consumer.poll(timeout=10.0)) == ["late"]
 
 

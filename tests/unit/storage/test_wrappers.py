@@ -15,11 +15,12 @@ from typing import cast
 import pytest
 
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnknownOutcomeError
-from txnstore.storage.base import ObjectStore, unwrapped
+from txnstore.storage.base import ObjectStore, place_of, unwrapped
 from txnstore.storage.counting import CountingStore, StoreCounts
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
+from txnstore.storage.s3.store import S3Store
 from txnstore.testing import Fault, FaultStore, ManualClock, on
 from txnstore.threads import ForkLock
 
@@ -257,3 +258,17 @@ def test_wrapper_that_passes_on_all_attributes_is_not_looked_through() -> None:
     wrapped = cast("ObjectStore", Forwards(CountingStore(memory)))
     assert unwrapped(CountingStore(memory)) is memory
     assert unwrapped(wrapped) is wrapped
+
+
+def test_copies_of_a_store_under_one_url_are_in_different_places(tmp_path: Path) -> None:
+    """Processes that share entries of a chain must use the same storage."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    places = {name: place_of(CountingStore(LocalStore(tmp_path / name))) for name in ("a", "b", "link")}
+    assert places["a"] == places["link"] != places["b"]
+    options = [{"endpoint_url": f"http://127.0.0.1:{port}", "key": "k", "secret": "s"} for port in (1, 2)]
+    one, other = (S3Store("bucket", "store", storage_options=each) for each in options)
+    assert one.url == other.url
+    assert place_of(one) != place_of(other)
+    assert place_of(MemoryStore()) == "memory"

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from txnstore._version import __version__
 from txnstore.chain.codec import Entry
@@ -47,6 +47,8 @@ _LOG = logging.getLogger(__name__)
 #: A caller commits itself after so many latencies of the committer without a message, and at least so many ms; and
 #: after so many times that time without an answer.
 PATIENCE, MIN_PATIENCE_MS, MAX_WAITS = 20.0, 1_000.0, 5
+#: Its patience is no longer: the first latency that a committer measures may be that of a connection that is made.
+MAX_PATIENCE_MS = 3_000.0
 #: A committer waits for the next commands of its callers for so many latencies.
 GATHERING = 0.25
 #: A larger entry goes to callers without its payload.
@@ -91,8 +93,12 @@ class Carrier(Protocol):
         """
         ...
 
-    def has_entry(self, sequence: int, entry_hash: str) -> bool:
-        """Whether the storage of this process has this entry."""
+    def has_entry(self, sequence: int, entry_hash: str) -> bool | None:
+        """Whether the storage of this process has this entry; None: what was there is deleted."""
+        ...
+
+    def count_carried(self, carried: int) -> None:
+        """Count commands of this process that entries of other processes carry."""
         ...
 
     def latency_ms(self) -> float:
@@ -125,6 +131,8 @@ class Committer:
         self._listener: Listener | None = None
         #: Whether other processes can ever be met; unset for good if the one met uses another storage.
         self._is_possible = True
+        #: Whether this process may commit for others; not while its storage refuses its own entries.
+        self._may_listen = True
         #: The number of the last command that was handed over.
         self._number = 0
         #: What was handed over and not answered, by number. The holder of the head lock writes it; any thread that
@@ -136,8 +144,6 @@ class Committer:
         self._news = rendezvous.mailbox()
         #: Whether a thread waits for news; nothing reads the mailbox otherwise.
         self._is_waiting = False
-        #: Closes the listener when this committer is collected.
-        self._finalizer: Any = None
         #: The processes whose commands are in the newest entry of this one, itself included: each is likely to send its
         #: next command when it has read that entry.
         self._served: frozenset[str] = frozenset()
@@ -172,7 +178,7 @@ class Committer:
                 return False
             self._stop_serving()  # Another process has taken its place while this one was suspended.
         # A listener that did not answer is replaced, or each process that begins would wait for it.
-        listen = listen or self._silent is not None
+        listen = self._may_listen and (listen or self._silent is not None)
         met = self._rendezvous.meet(self._name, partial(_serve, weakref.ref(self)), self._silent, listen=listen)
         if met is None:
             return False
@@ -187,34 +193,35 @@ class Committer:
             _LOG.info("entries of the committer not compared", extra={"url": self._place, "error": str(error)})
         finally:
             if not is_welcome:
-                met.channel.close()
+                self._leave(met.channel)
         return is_welcome
 
     def _listen(self, listener: Listener | None) -> None:
         """Keep a listener until this committer is closed, or collected, or calls another one."""
+        if listener is not None:
+            weakref.finalize(self, listener.close)
         with self._lock:
             if not self._closed:
                 self._listener = listener
         if listener is not None and self._listener is not listener:
             listener.close()
-        elif listener is not None:
-            self._finalizer = weakref.finalize(self, listener.close)
 
     def _greet(self, channel: Channel, identity: object) -> bool:
         """Say hello; False if the other process does not answer, or shares nothing with this one."""
         try:
             welcome = _ask_welcome(channel, self._place, self._writer_id)
         except (ChannelClosedError, UnreadableMessageError):
+            welcome = None
+        has_entry = None if welcome is None else self._chain.has_entry(welcome.sequence, welcome.entry_hash)
+        if welcome is None or has_entry is None:
+            self._silent = identity  # It is replaced: it does not answer, or knows only what is deleted.
             return False
-        if welcome is None:
-            self._silent = identity
-            return False
-        if not self._chain.has_entry(welcome.sequence, welcome.entry_hash):
+        if not has_entry:
             self._is_possible = False
             _LOG.warning("the committer has other entries", extra={"url": self._place})
             return False
         self._chain.refresh(welcome.recorded)
-        self._patience_ms = max(MIN_PATIENCE_MS, welcome.patience_ms)
+        self._patience_ms = min(max(MIN_PATIENCE_MS, welcome.patience_ms), MAX_PATIENCE_MS)
         with self._lock:
             if self._closed:
                 return False
@@ -235,7 +242,7 @@ class Committer:
         :class:`Horizons` holds for a process and not for a number, and a committer carries nothing of an older channel.
 
         Returns:
-            How many entries carry.
+            How many entries carry that were found after this call has sent them.
         """
         channel = self._channel
         for waiter in waiters:
@@ -245,9 +252,9 @@ class Committer:
         if channel is None or not waiters:
             return 0
         state, began = self._chain.state, self._runtime.monotonic()
-        carried = self.settle(waiters)  # What was handed over before: the entries up to this state were folded.
+        self.settle(waiters)  # What was handed over before: the entries up to this state were folded.
         if not waiters:
-            return carried
+            return 0
         not_before, catalog = self._chain.known()
         handed = {self._number + place: waiter for place, waiter in enumerate(waiters, 1)}
         commands = tuple((number, waiter.principal, waiter.command) for number, waiter in handed.items())
@@ -260,7 +267,7 @@ class Committer:
         if not 0 < len(frame) <= MAX_FRAME:
             for waiter in waiters:
                 waiter.is_declined = True
-            return carried
+            return 0
         self._is_waiting = True
         try:
             for number, waiter in handed.items():
@@ -275,7 +282,7 @@ class Committer:
             waiter = self._handed.pop(number)
             waiter.is_declined = True
             waiter.is_doubtful = any(other is waiter for other in self._handed.values())
-        return carried + self.settle(waiters)
+        return self.settle(waiters)
 
     def _await_answers(self, channel: Channel, handed: Mapping[int, QueuedCommand], began: float) -> set[int]:
         """Wait until entries carry all commands but those that were declined, which it returns; or leave.
@@ -310,7 +317,7 @@ class Committer:
         found = dict(self._found)
         if not found:
             return 0
-        newest = max(answer.sequence for answer in found.values())
+        newest, carried = max(answer.sequence for answer in found.values()), 0
         if newest > self._chain.state.sequence:
             self._chain.refresh(newest)  # Another thread is about to publish it.
         self._chain.make_durable(newest)
@@ -319,16 +326,21 @@ class Committer:
             if waiter is not None and not waiter.done:
                 waiter.result, waiter.error, waiter.is_doubtful = answer.result, answer.error, False
                 waiter.done = True
+                carried += answer.error is None
             self._found.pop(number, None)
         for number in [number for number, waiter in self._handed.items() if waiter.done]:
             del self._handed[number]
         waiters[:] = [waiter for waiter in waiters if not waiter.done]
-        return sum(answer.error is None for answer in found.values())
+        self._chain.count_carried(carried)
+        return carried
 
     def wrote(self, entry: Entry) -> None:
         """Record an entry of this process that is stored: no later one carries what was handed over before it."""
         self.horizons.record(entry)
-        self._served = frozenset({self._writer_id, *(writer_id for writer_id, *_ in entry.carried or ())})
+        carried = entry.carried or ()
+        is_own = sum(count for *_, count in carried) < len(entry.events)
+        self._served = frozenset({writer_id for writer_id, *_ in carried} | ({self._writer_id} if is_own else set()))
+        self._may_listen = True
         for number in list(self._handed):
             waiter = self._handed.pop(number)
             waiter.is_doubtful = False
@@ -478,6 +490,10 @@ class Committer:
                 self._chain.commit_queued(waiter)
             except Exception as error:  # noqa: BLE001 - the caller decides the command itself
                 doubtful = doubtful or isinstance(error, UnknownOutcomeError)
+                if isinstance(error, StorageError):
+                    self._may_listen = False
+        if not self._may_listen:
+            self._stop_serving()  # Its callers may be able to write.
         if doubtful:
             raise ChannelClosedError  # The caller has to find out what is stored.
         numbers = [number for number, _, _ in commands.handed]
@@ -494,7 +510,6 @@ class Committer:
             listener, self._listener = self._listener, None
             callers = list(self._callers.values())
         if listener is not None:
-            self._finalizer.detach()
             listener.close()
         for channel in callers:
             channel.close()

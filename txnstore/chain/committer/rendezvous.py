@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import secrets
 import select
 import socket
 import stat
@@ -218,7 +219,7 @@ class _SocketChannel:
         while True:
             if len(received) >= _LENGTH:
                 end = _LENGTH + int.from_bytes(received[:_LENGTH], "big")
-                if end > MAX_FRAME:
+                if end - _LENGTH > MAX_FRAME:
                     self.close()
                     raise ChannelClosedError
                 if len(received) >= end:
@@ -342,7 +343,7 @@ class UnixSockets:
 
     def check(self) -> None:
         try:
-            path = self._path_of(f"check{os.getpid()}", make=True)
+            path = self._path_of(f"check{secrets.token_hex(8)}", make=True)
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.bind(os.fspath(path))
                 path.unlink()
