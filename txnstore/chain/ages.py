@@ -105,8 +105,8 @@ class Ages:
     def __init__(self, context: ChainContext, boundaries: Sequence[Boundaries]) -> None:
         self._objects, self._keys, self._runtime = context.objects, context.keys, context.runtime
         self._boundaries = boundaries
-        #: Guards `_known_heads` and `_answers`, and no request. A thread that holds it takes no other lock. Re-entrant: a
-        #: signal handler that reads must not block its own thread.
+        #: Guards `_known_heads` and `_answers`, and no request. A thread that holds it takes no other lock. Re-entrant:
+        #: a signal handler that reads must not block its own thread.
         self._lock = threading.RLock()
         #: By chain, from the first state that was recorded.
         self._known_heads: dict[int, _KnownHeads] = {}
