@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import itertools
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.harness.executors import DeferredExecutor
-from tests.helpers import format_reader
+from tests.helpers import compaction, format_reader
 from tests.helpers.compaction import DAY_MS, HOUR_MS, runtime
 from tests.helpers.format_answers import answers, objects_of, read_answers, states_of
 from tests.helpers.format_reader import Reader
@@ -57,6 +58,7 @@ def test_the_documented_format_is_complete(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch, chains: int, seed: int, *, forgets: bool
 ) -> None:
     """All answers of all entries, from the first entries on and from late checkpoints on; and all checkpoints."""
+    monkeypatch.setattr(compaction, "_SEEDS", itertools.count())  # The same ids, whatever tests ran before.
     bucket = MemoryStore(clock=clock)
     history = History(bucket, clock, chains, random.Random(seed))
     for number in range(80):
