@@ -8,8 +8,8 @@ from unittest import mock
 
 from tests.helpers import keys
 from txnstore.chain.codec import Entry
+from txnstore.chain.committer.channel import Channel
 from txnstore.chain.committer.committer import Committer
-from txnstore.chain.committer.rendezvous import Channel
 from txnstore.chain.group_commit import QueuedCommand
 from txnstore.chain.payload import decode_entry
 from txnstore.errors import UnknownOutcomeError

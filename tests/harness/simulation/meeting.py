@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.harness.simulation.scheduler import Scheduler, Task
-from txnstore.chain.committer.rendezvous import ChannelClosedError, Met
+from txnstore.chain.committer.channel import ChannelClosedError
+from txnstore.chain.committer.rendezvous import Met
 from txnstore.testing.faults import SimulatedCrash
 
 #: How long a frame takes in ms, and one in a slow moment; how long a process stands still between two frames.

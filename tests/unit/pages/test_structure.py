@@ -117,6 +117,7 @@ UNLOADED = {
     "txnstore/sql/__init__.py": {"pyarrow", "txnstore.sql.interrupts"},
     "txnstore/sql/access.py": {"duckdb"},
     "txnstore/sql/interrupts.py": {"duckdb"},
+    "txnstore/chain/committer/tls.py": {"cryptography", "cryptography.hazmat.primitives"},  # by those it loads
     "txnstore/sql/shared.py": {"duckdb"},
     "txnstore/sql/session.py": {"duckdb"},
     "txnstore/storage/s3/client.py": {"aiobotocore.session", "s3fs"},

@@ -18,6 +18,7 @@ from typing import Protocol
 from txnstore._version import __version__
 from txnstore.chain.codec import Entry
 from txnstore.chain.committer.carrying import Found, Horizons, find_answers
+from txnstore.chain.committer.channel import MAX_FRAME, Channel, ChannelClosedError
 from txnstore.chain.committer.messages import (
     Commands,
     Declined,
@@ -28,13 +29,7 @@ from txnstore.chain.committer.messages import (
     decode_message,
     encode_message,
 )
-from txnstore.chain.committer.rendezvous import (
-    MAX_FRAME,
-    Channel,
-    ChannelClosedError,
-    Listener,
-    Rendezvous,
-)
+from txnstore.chain.committer.rendezvous import Listener, Rendezvous
 from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
 from txnstore.chain.payload import line_of
 from txnstore.core.model import value_class

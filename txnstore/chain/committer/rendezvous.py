@@ -13,13 +13,9 @@ import hashlib
 import logging
 import os
 import secrets
-import select
 import socket
 import stat
 import struct
-import threading
-import weakref
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
@@ -27,6 +23,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from txnstore.chain.committer.channel import Channel, SocketChannel
 from txnstore.core.model import value_class
 from txnstore.errors import InvalidConfigError
 from txnstore.threads import start
@@ -35,38 +32,9 @@ _LOG = logging.getLogger(__name__)
 
 #: ``off``: this process shares no entries with others of its user on this machine; ``on``, or not set: it does.
 VARIABLE = "TXNSTORE_COMMITTER"
-#: The longest frame, in bytes; the most frames that wait for a process that does not read.
-MAX_FRAME, MAX_UNSENT = 64 * 1024 * 1024, 1024
-_LENGTH = 4
 #: The longest path of a Unix socket that every system takes.
 _MAX_PATH = 100
 _BACKLOG = 512
-#: Where a broken connection would end the process by SIGPIPE, if the program has not kept Python's handling of it.
-_NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-
-
-class ChannelClosedError(Exception):
-    """The other side has closed the channel, or it broke."""
-
-
-class Channel(Protocol):
-    """A connection of two processes, which carries frames in order."""
-
-    def send(self, frame: bytes) -> None:
-        """Send a frame, without waiting for the other side. Closes the channel if too much waits for it."""
-        ...
-
-    def receive(self, timeout: float | None) -> bytes | None:
-        """Return the next frame; None after ``timeout`` seconds.
-
-        Raises:
-            ChannelClosedError: There is none, and will be none.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close the channel; can be repeated, by any thread."""
-        ...
 
 
 class Listener(Protocol):
@@ -149,101 +117,6 @@ class Rendezvous(Protocol):
 # On one machine -------------------------------------------------------------------------------------------------------
 
 
-class _SocketChannel:
-    """A channel over a stream socket.
-
-    Any thread appends frames, and one at a time sends them: also a signal handler that interrupts a ``send`` of its own
-    thread may call it, and frames never mix.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
-        self._received = bytearray()
-        #: Frames that were not sent, in order; the first one may have been sent in part.
-        self._unsent: deque[memoryview] = deque()
-        #: Held by the thread that sends. Another one that finds it held leaves its frame to that thread.
-        self._sending = threading.Lock()
-        self._closed = False
-        #: A child of a fork has the socket of its parent, and must not end the connection.
-        self._pid = os.getpid()
-        # Not by `close`: another thread may be about to use its number.
-        weakref.finalize(self, sock.close).atexit = False
-
-    def send(self, frame: bytes) -> None:
-        if self._closed:
-            return
-        self._unsent.append(memoryview(len(frame).to_bytes(_LENGTH, "big") + frame))
-        if len(self._unsent) > MAX_UNSENT:
-            self.close()  # The other side does not read: it is suspended, or too slow.
-        self._send_unsent(socket.MSG_DONTWAIT)
-
-    def _send_unsent(self, flags: int) -> None:
-        """Send what waits, unless another thread does; what the socket does not take now is left to a new thread."""
-        while self._unsent and not self._closed and self._sending.acquire(blocking=False):
-            is_left = True
-            try:
-                is_left = not self._send_now(flags)
-            except BaseException:
-                self.close()  # A part of a frame may be sent.
-                raise
-            finally:
-                self._sending.release()
-            if is_left:
-                try:
-                    start(partial(self._send_unsent, 0), "txnstore-send")
-                except RuntimeError:  # The system has no more threads.
-                    self.close()
-                return
-
-    def _send_now(self, flags: int) -> bool:
-        """Send frames until there are none; False if the socket takes no more now."""
-        while self._unsent:
-            data = self._unsent[0]
-            try:
-                sent = self._socket.send(data, flags | _NO_SIGNAL)
-            except BlockingIOError:
-                return False
-            except OSError:
-                self.close()
-                return True
-            if sent == len(data):
-                self._unsent.popleft()
-            else:
-                self._unsent[0] = data[sent:]
-        return True
-
-    def receive(self, timeout: float | None) -> bytes | None:
-        received = self._received
-        while True:
-            if len(received) >= _LENGTH:
-                end = _LENGTH + int.from_bytes(received[:_LENGTH], "big")
-                if end - _LENGTH > MAX_FRAME:
-                    self.close()
-                    raise ChannelClosedError
-                if len(received) >= end:
-                    frame = bytes(memoryview(received)[_LENGTH:end])
-                    del received[:end]
-                    return frame
-            try:
-                if not self._poll.poll(None if timeout is None else timeout * 1000):
-                    return None
-                data = self._socket.recv(1 << 18)
-            except (OSError, ValueError):
-                data = b""
-            if not data:
-                self.close()
-                raise ChannelClosedError
-            received += data
-
-    def close(self) -> None:
-        self._closed = True
-        if self._pid == os.getpid():
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # Wakes the threads that read and write.
-
-
 class _SocketListener:
     """Listens on a Unix socket."""
 
@@ -262,7 +135,7 @@ class _SocketListener:
                     break  # Callers that wait here for an answer find none: they are refused instead.
                 continue
             sock.settimeout(None)
-            channel = _SocketChannel(sock)
+            channel = SocketChannel(sock)
             try:
                 start(partial(serve, channel), "txnstore-caller")
             except RuntimeError:  # The system has no more threads.
@@ -395,7 +268,7 @@ def _connect(path: Path, silent: object) -> Met | None:
     except OSError:
         sock.close()
         return None
-    return Met(identity, channel=_SocketChannel(sock), process_id=_process_at(sock))
+    return Met(identity, channel=SocketChannel(sock), process_id=_process_at(sock))
 
 
 def _process_at(sock: socket.socket) -> int | None:

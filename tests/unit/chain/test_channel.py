@@ -1,0 +1,163 @@
+"""Frames between two processes, over a socket as it is and in TLS."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
+
+import pytest
+
+from tests.helpers.shell import in_threads
+from txnstore.chain.committer import channel as module
+from txnstore.chain.committer.channel import MAX_FRAME, Channel, ChannelClosedError, SocketChannel
+from txnstore.chain.committer.tls import Tls, make_identity
+
+Channels: TypeAlias = tuple[SocketChannel, SocketChannel]
+
+
+@pytest.fixture(params=["plain", "tls"])
+def channels(request: pytest.FixtureRequest) -> Iterator[Channels]:
+    """The channels of both sides."""
+    ours, theirs = socket.socketpair()
+    made = tls_channels(ours, theirs) if request.param == "tls" else (SocketChannel(ours), SocketChannel(theirs))
+    yield made
+    for channel in made:
+        channel.close()
+
+
+def tls_channels(ours: socket.socket, theirs: socket.socket) -> Channels:
+    """Channels in TLS: of a caller, and of the one that listens."""
+    identity = make_identity()
+    with ThreadPoolExecutor(1) as pool:
+        server = pool.submit(lambda: Tls.accepted(theirs, identity))
+        client = Tls.connected(ours, identity.fingerprint)
+        return SocketChannel(ours, client), SocketChannel(theirs, server.result(240))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[SocketChannel, socket.socket]]:
+    """A channel, and the socket of the other side."""
+    ours, theirs = socket.socketpair()
+    channel = SocketChannel(ours)
+    yield channel, theirs
+    channel.close()
+    theirs.close()
+
+
+def test_frames_of_many_threads_keep_their_order_and_their_bounds(channels: Channels) -> None:
+    """Nobody reads while they are sent: sockets take a part of them, and the senders do not wait."""
+    ours, theirs = channels
+    sizes = [0, 1, 3, 4, 5, 1_000, 0, 65_536, 300_000, 5_000_000, 2]
+
+    def send(number: int) -> None:
+        for place, size in enumerate(sizes):
+            ours.send(bytes((number, place)) + bytes([number]) * size)
+
+    assert in_threads(8, send) == [None] * 8
+    received: dict[int, list[bytes]] = {number: [] for number in range(8)}
+    for _ in range(8 * len(sizes)):
+        frame = theirs.receive(240)
+        assert frame is not None
+        received[frame[0]].append(frame)
+    for number, frames in received.items():
+        assert [len(frame) - 2 for frame in frames] == sizes
+        assert [frame[1] for frame in frames] == list(range(len(sizes)))
+        assert all(frame[2:] == bytes([number]) * (len(frame) - 2) for frame in frames)
+    assert theirs.receive(0) is None
+
+
+def test_a_frame_without_bytes_is_a_frame(channels: Channels) -> None:
+    ours, theirs = channels
+    ours.send(b"")
+    ours.send(b"x")
+    assert [theirs.receive(240), theirs.receive(240)] == [b"", b"x"]
+
+
+def test_a_frame_that_arrives_in_parts(pair: tuple[SocketChannel, socket.socket]) -> None:
+    channel, other = pair
+    sent = (3).to_bytes(4, "big") + b"abc" + (1).to_bytes(4, "big") + b"d"
+    for at in range(len(sent)):
+        if at != 7:
+            assert channel.receive(0) is None
+        other.sendall(sent[at : at + 1])
+        if at == 6:
+            assert channel.receive(240) == b"abc"
+    assert channel.receive(240) == b"d"
+
+
+def test_a_frame_that_is_too_long_ends_the_channel(pair: tuple[SocketChannel, socket.socket]) -> None:
+    channel, other = pair
+    other.sendall((MAX_FRAME + 1).to_bytes(4, "big"))
+    with pytest.raises(ChannelClosedError):
+        channel.receive(240)
+    assert other.recv(1) == b""
+
+
+def test_who_never_reads_is_left_and_the_sender_does_not_wait(
+    pair: tuple[SocketChannel, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNSENT", 16)
+    channel, _ = pair
+    frame = bytes(1_000_000)  # More than a socket takes.
+    for _ in range(16):
+        channel.send(frame)
+    assert channel.receive(0) is None
+    channel.send(frame)
+    with pytest.raises(ChannelClosedError):
+        channel.receive(240)
+    channel.send(frame)  # Has no effect, and raises nothing.
+
+
+def _of_this_side(channel: Channel, other: socket.socket) -> None:
+    channel.close()
+
+
+def _of_the_other_side(channel: Channel, other: socket.socket) -> None:
+    other.close()
+
+
+@pytest.mark.parametrize("end", [_of_this_side, _of_the_other_side])
+def test_the_end_of_a_channel_wakes_who_waits_for_a_frame(
+    pair: tuple[SocketChannel, socket.socket], end: Callable[[Channel, socket.socket], None]
+) -> None:
+    channel, other = pair
+    with ThreadPoolExecutor(1) as pool:
+        waiting: Future[bytes | None] = pool.submit(channel.receive, None)
+        end(channel, other)
+        with pytest.raises(ChannelClosedError):
+            waiting.result(240)
+    with pytest.raises(ChannelClosedError):
+        channel.receive(0)
+    channel.send(b"x")  # Has no effect, and raises nothing.
+    channel.close()
+    channel.close()
+
+
+def test_the_end_of_a_channel_wakes_who_sends(pair: tuple[SocketChannel, socket.socket]) -> None:
+    channel, _ = pair
+    channel.send(bytes(5_000_000))
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(
+            channel._send_unsent, 0
+        )  # Waits for the other side, or leaves it to the thread that does.
+        channel.close()
+        assert sending.result(240) is None
+
+
+def test_frames_that_were_sent_before_the_end_arrive(pair: tuple[SocketChannel, socket.socket]) -> None:
+    channel, other = pair
+    other.sendall((1).to_bytes(4, "big") + b"a" + (9).to_bytes(4, "big") + b"cut")
+    other.close()
+    assert channel.receive(240) == b"a"
+    with pytest.raises(ChannelClosedError):
+        channel.receive(240)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01])
+def test_waiting_for_a_frame_ends(pair: tuple[SocketChannel, socket.socket], seconds: float) -> None:
+    channel, other = pair
+    assert channel.receive(seconds) is None
+    other.sendall((1).to_bytes(4, "big") + b"a")
+    assert channel.receive(240) == b"a"
