@@ -5,14 +5,16 @@ from __future__ import annotations
 from tests.harness.simulation.settings import EVERYBODY
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
-from txnstore.chain.committer.carrying import Horizons
+from txnstore.chain.committer.carrying import Horizons, find_answers
 from txnstore.chain.committer.committer import Committer
+from txnstore.chain.group_commit import Drafts
 
 _WRITERS = tuple(
     actor for actor in EVERYBODY if actor.startswith(("producer:", "plain:", "threads:", "copy:", "member:"))
 )
 #: Writers of one machine, which loses one message in ten.
 _SHARED = {"actors": _WRITERS, "machines": 1, "cuts": 0.1, "pace_ms": 20, "operations": 8}
+_SEAMS = "protocol/chain/test_committer_seams.py::"
 
 COMMITTER = (
     Mutant(
@@ -42,5 +44,54 @@ COMMITTER = (
         "self._committer.settle($waiters)",
         "pass",
         settings=_SHARED,
+    ),
+    Mutant(
+        "what follows a refused command of its process is carried",
+        Drafts.decide,
+        "not_carried.add($waiter.origin.writer_id)",
+        "pass",
+        test=f"{_SEAMS}test_what_follows_a_refused_command_of_its_process_waits_for_it",
+    ),
+    Mutant(
+        "an answer is that of the state before the entry",
+        find_answers,
+        "evolve($state, *$entry.events[$position:$first]), $first",
+        "$state, $first",
+        test=f"{_SEAMS}test_the_answer_of_a_carried_command_is_that_of_its_place_in_the_entry",
+    ),
+    Mutant(
+        "a committer asks as one who has every right",
+        Committer._carry,
+        "QueuedCommand($command, $principal, Origin(",
+        "QueuedCommand($command, 'User:root', Origin(",
+        test=f"{_SEAMS}test_refusals_for_a_principal_of_one_process_do_not_affect_the_commands_of_others",
+    ),
+    Mutant(
+        "an entry names the principal of its first command for all",
+        Drafts.decide,
+        "add_principal($principals, $waiter.principal,",
+        "add_principal($principals, waiters[0].principal,",
+        test=f"{_SEAMS}test_a_gateway_asks_for_several_principals_of_which_one_is_refused",
+    ),
+    Mutant(
+        "a committer does not read the rules that a caller has read",
+        Committer._carry,
+        "self._chain.read_catalog($commands.catalog)",
+        "pass",
+        test=f"{_SEAMS}test_rules_that_a_caller_has_read_in_another_chain_hold_for_what_it_hands_over",
+    ),
+    Mutant(
+        "an entry may be older than what its callers know",
+        Chain._time_for,
+        "min($time, LATEST_MS)",
+        "0",
+        test=f"{_SEAMS}test_an_entry_is_not_older_than_what_its_callers_know_of_other_chains",
+    ),
+    Mutant(
+        "an entry does not name the features that its commands add",
+        Drafts._make_entry,
+        "requires=$requires if $requires != NO_FEATURES else None",
+        "requires=None",
+        test=f"{_SEAMS}test_features_that_a_caller_requires_hold_from_its_entry_on_for_all",
     ),
 )

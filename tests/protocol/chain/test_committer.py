@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from tests.harness.simulation.locks import simulated_locks
-from tests.harness.simulation.meeting import Machine, Meeting
-from tests.harness.simulation.runtime import EPOCH_MS, simulated_runtime
-from tests.harness.simulation.scheduler import Scheduler
-from tests.helpers.connections import connection_of
+from tests.harness.simulation.runtime import simulated_runtime
+from tests.helpers.committing import Place, Process, a_place
 from tests.helpers.shell import entries, names_in_bucket
-from txnstore.chain.chain import Chain
 from txnstore.core.authorization.model import Acl
 from txnstore.core.model import ProducerIdentity
 from txnstore.core.transactions.commands import InitProducer
@@ -26,126 +22,15 @@ from txnstore.errors import (
     TxnStoreError,
 )
 from txnstore.storage.base import ObjectStore
-from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import create_on, open_on
-from txnstore.testing import Fault, FaultStore, on
-
-
-class Slow(CountingStore):
-    """A storage client of one process; each request takes 20 ms of the scheduler."""
-
-    def __init__(self, inner: ObjectStore, scheduler: Scheduler) -> None:
-        super().__init__(inner, log=True)
-        self._scheduler = scheduler
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        self._scheduler.sleep(20)
-        return super().get(key, start, end)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._scheduler.sleep(10)
-        created = super().put_if_absent(key, data)
-        self._scheduler.sleep(10)
-        return created
-
-
-class Process:
-    """A store in a process of its own on a machine."""
-
-    def __init__(self, place: Place, name: str, bucket: ObjectStore, principal: str, *, read_only: bool) -> None:
-        self.name = name
-        self.faults = FaultStore(bucket)
-        self.objects = Slow(self.faults, place.scheduler)
-        meeting = Meeting(place.machine, name)
-        runtime = simulated_runtime(place.scheduler, random.Random(name), place.clock, meeting=meeting)
-        self.store = open_on(self.objects, read_only=read_only, principal=principal, runtime=runtime)
-        self.topics = 0
-
-    @property
-    def chain(self) -> Chain:
-        return connection_of(self.store).chains[0]
-
-    @property
-    def is_shared(self) -> bool:
-        committer = self.chain._committer
-        return committer is not None and committer.is_shared
-
-    def create(self, count: int = 1) -> None:
-        """Create topics of its own, one after the other."""
-        for _ in range(count):
-            self.topics += 1
-            self.store.create_topic(f"{self.name}{self.topics}")
-
-    def requests(self, work: Callable[[], object]) -> list[str]:
-        """The kinds of requests that it makes in the course of some work."""
-        self.objects.reset()
-        work()
-        return [kind for kind, _ in self.objects.log]
-
-
-class Place:
-    """A machine with processes, and the bucket that they use."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-        self.machine = Machine(self.scheduler, random.Random(2), 0.0)
-        self.bucket = MemoryStore(clock=self.clock)
-        create_on(self.bucket, 1, runtime=simulated_runtime(self.scheduler, random.Random(3), self.clock)).close()
-        self._open: list[Process] = []
-
-    def clock(self) -> int:
-        return EPOCH_MS + self.scheduler.now
-
-    def process(
-        self,
-        name: str,
-        bucket: ObjectStore | None = None,
-        principal: str = "User:x",
-        *,
-        read_only: bool = False,
-    ) -> Process:
-        process = Process(self, name, bucket or self.bucket, principal, read_only=read_only)
-        self._open.append(process)
-        return process
-
-    def run(self, script: Callable[[], object]) -> None:
-        """Run what a test does, in virtual time."""
-
-        def run_all() -> None:
-            try:
-                script()
-            finally:
-                for process in self._open:
-                    process.store.close()
-
-        self.scheduler.spawn("script", run_all)
-        self.scheduler.run()
-
-    def together(self, *works: Callable[[], object]) -> None:
-        """Do several things at once; returns when all are done."""
-        tasks = [self.scheduler.spawn(f"work{number}", partial(_call, work)) for number, work in enumerate(works)]
-        while not all(task.done for task in tasks):
-            self.scheduler.sleep(1)
-
-    def roles(self, one: Process, other: Process) -> tuple[Process, Process]:
-        """Let two processes contend; the one that commits for both, and the one that hands over."""
-        for _ in range(20):
-            if not (one.is_shared or other.is_shared):
-                self.together(one.create, other.create)
-        assert one.is_shared is not other.is_shared
-        return (other, one) if one.is_shared else (one, other)
-
-
-def _call(work: Callable[[], object]) -> None:
-    work()
+from txnstore.store import create_on
+from txnstore.testing import Fault, on
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    scheduler = Scheduler(random.Random(1))
-    with simulated_locks(scheduler):
-        yield Place(scheduler)
+    with a_place() as place:
+        yield place
 
 
 def carried(place: Place) -> list[str]:
