@@ -23,7 +23,8 @@ from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
-from txnstore.chain.committer.rendezvous import rendezvous
+from txnstore.chain.committer.rendezvous import Network, Rendezvous, rendezvous
+from txnstore.chain.committer.sharing import sharing_of
 from txnstore.chain.context import ChainContext
 from txnstore.chain.identity import document_of
 from txnstore.chain.principals import asking
@@ -62,6 +63,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once, remember_probe
 from txnstore.storage.recent import RecentObjects
 from txnstore.storage.redact import redact
+from txnstore.threads import load
 from txnstore.times import Time
 from txnstore.validation import check_integer, check_milliseconds, check_writable
 
@@ -122,6 +124,7 @@ class Connection:
         runtime: Clock, randomness, pauses and workers.
         checked: Whether the storage was checked to create a name once, so that it is safe to write to.
         principal: Who asks for the commands of this process.
+        committer: With which processes it shares entries; see :func:`~txnstore.chain.committer.sharing.sharing_of`.
     """
 
     def __init__(
@@ -132,9 +135,11 @@ class Connection:
         runtime: Runtime | None = None,
         checked: bool = True,
         principal: str = ANONYMOUS,
+        committer: str | None = None,
     ) -> None:
         self.read_only = read_only
         self.principal = principal
+        self._committer, self._sharing = committer, sharing_of(committer)
         self.runtime = runtime or _default_runtime()
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
@@ -277,7 +282,8 @@ class Connection:
             self.objects, chain_keys, runtime, self.pool, chain_count,
             read_only=self.read_only, background=background, check_storage=self.check_storage,
             on_checkpoint=self._merge_later, principal=self.principal,
-            rendezvous=runtime.rendezvous(),
+            rendezvous=self.rendezvous(),
+            network=self._network(document.store_id),
         )  # fmt: skip
         chains = Chains(context, workers)
         chains.identity.was_read(began)
@@ -293,6 +299,21 @@ class Connection:
         }
         _LOG.info("store opened", extra={**fields, "read_only": self.read_only})
         return self._opened
+
+    def rendezvous(self) -> Rendezvous | None:
+        """Where this process meets others of its machine; None: it shares no entries."""
+        meeting: Rendezvous | None = self.runtime.rendezvous() if self._sharing.is_on else None
+        return meeting
+
+    def _network(self, store_id: str) -> Network | None:
+        """Return how this process meets those of other machines; None: it does not."""
+        address = self._sharing.address
+        if address is None:
+            return None
+        load("txnstore.chain.committer.network")  # It takes time to import.
+        from txnstore.chain.committer.network import TcpNetwork
+
+        return TcpNetwork(address, self.objects, keys.Keys(store_id), self.runtime)
 
     def _in_background(self) -> Executor:
         return self._executor_for(_BACKGROUND, self.runtime.background)
@@ -648,7 +669,7 @@ class Connection:
         return f"<Connection to {redact(self.url)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.counts, self.read_only, self._checked, self.principal)
+        return _unpickle, (self.counts, self.read_only, self._checked, self.principal, self._committer)
 
 
 def _retries_of_layers(objects: object) -> int:
@@ -656,8 +677,10 @@ def _retries_of_layers(objects: object) -> int:
     return sum(getattr(layer, "retries", 0) for layer in iterate_layers(objects))
 
 
-def _unpickle(objects: ObjectStore, read_only: bool, checked: bool, principal: str) -> Connection:
-    return Connection(objects, read_only=read_only, checked=checked, principal=principal)
+def _unpickle(
+    objects: ObjectStore, read_only: bool, checked: bool, principal: str, committer: str | None
+) -> Connection:
+    return Connection(objects, read_only=read_only, checked=checked, principal=principal, committer=committer)
 
 
 def principal_of(name: str | None) -> str:
@@ -683,9 +706,11 @@ def create_connection(
     transaction_max_timeout: float | None = None,
     exist_ok: bool = False,
     principal: str | None = None,
+    committer: str | None = None,
     runtime: Runtime | None = None,
 ) -> Connection:
     """Create a store on these objects and connect to it; :func:`txnstore.create` describes the arguments."""
+    sharing_of(committer)  # Nothing is created by a wrong call.
     principal = principal_of(principal)
     max_timeout_ms = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
     chain_count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
@@ -710,7 +735,7 @@ def create_connection(
     if not created and not exist_ok:
         msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)
-    connection = open_connection(objects, principal=principal, runtime=runtime)
+    connection = open_connection(objects, principal=principal, committer=committer, runtime=runtime)
     with _closing_on_error(connection):
         if is_probed:  # The next processes of the user need not, now that the store has an id.
             remember_probe(objects, connection.store_id, probed_at)
@@ -774,11 +799,22 @@ def _raise_error(error: Exception) -> None:
 
 
 def open_connection(
-    objects: ObjectStore, *, read_only: bool = False, principal: str | None = None, runtime: Runtime | None = None
+    objects: ObjectStore,
+    *,
+    read_only: bool = False,
+    principal: str | None = None,
+    committer: str | None = None,
+    runtime: Runtime | None = None,
 ) -> Connection:
     """Connect to the store on these objects, and read it; :func:`txnstore.open` describes the arguments."""
-    principal = principal_of(principal)
-    connection = Connection(objects, read_only=read_only, runtime=runtime, checked=False, principal=principal)
+    connection = Connection(
+        objects,
+        read_only=read_only,
+        runtime=runtime,
+        checked=False,
+        principal=principal_of(principal),
+        committer=committer,
+    )
     with _closing_on_error(connection):
         connection.load()
         if not read_only:

@@ -65,6 +65,7 @@ def create(
     transaction_max_timeout: float | None = None,
     exist_ok: bool = False,
     principal: str | None = None,
+    committer: str | None = None,
     runtime: Runtime | None = None,
 ) -> Store:
     """Create a store and open it.
@@ -79,6 +80,7 @@ def create(
             ``exist_ok`` opens.
         exist_ok: Open the store if one exists.
         principal: Who asks for what this process does, as in :func:`open`.
+        committer: With which processes it shares entries, as in :func:`open`.
         runtime: Clock, randomness, pauses and workers; for tests.
 
     Raises:
@@ -94,6 +96,7 @@ def create(
         transaction_max_timeout=transaction_max_timeout,
         exist_ok=exist_ok,
         principal=principal,
+        committer=committer,
         runtime=runtime,
     )
 
@@ -104,6 +107,7 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
     *,
     read_only: bool = False,
     principal: str | None = None,
+    committer: str | None = None,
     runtime: Runtime | None = None,
 ) -> Store:
     """Open a store.
@@ -114,6 +118,10 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
         read_only: Write nothing, not even the probe of the storage.
         principal: Who asks for what this process does, as ``"User:billing"``; a store that checks rights checks its
             (docs/howto/permissions.md). None: ``TXNSTORE_PRINCIPAL`` in the environment, else ``User:ANONYMOUS``.
+        committer: With which processes this one shares entries (docs/howto/tuning.md): ``"on"``, with those of its user
+            on its machine; ``"tcp://HOST:PORT"``, also with those of other machines, which reach it there;
+            ``"tcp://"``, with these, but they do not reach it; ``"off"``, with none. None: ``TXNSTORE_COMMITTER`` in
+            the environment, else ``"on"``.
         runtime: Clock, randomness, pauses and workers, for tests.
 
     Raises:
@@ -121,7 +129,8 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
         UnsupportedFormatError: A newer txnstore made it.
         UnsafeStorageError: The storage lets a name be created twice.
     """
-    return open_on(open_store(url, storage_options), read_only=read_only, principal=principal, runtime=runtime)
+    objects = open_store(url, storage_options)
+    return open_on(objects, read_only=read_only, principal=principal, committer=committer, runtime=runtime)
 
 
 def create_on(
@@ -131,6 +140,7 @@ def create_on(
     transaction_max_timeout: float | None = None,
     exist_ok: bool = False,
     principal: str | None = None,
+    committer: str | None = None,
     runtime: Runtime | None = None,
 ) -> Store:
     """:func:`create` on an object store of one's own, such as a wrapper that counts or injects faults."""
@@ -141,16 +151,25 @@ def create_on(
             transaction_max_timeout=transaction_max_timeout,
             exist_ok=exist_ok,
             principal=principal,
+            committer=committer,
             runtime=runtime,
         )
     )
 
 
 def open_on(
-    objects: ObjectStore, *, read_only: bool = False, principal: str | None = None, runtime: Runtime | None = None
+    objects: ObjectStore,
+    *,
+    read_only: bool = False,
+    principal: str | None = None,
+    committer: str | None = None,
+    runtime: Runtime | None = None,
 ) -> Store:
     """:func:`open` on an object store of one's own."""
-    return Store(open_connection(objects, read_only=read_only, principal=principal, runtime=runtime))
+    connection = open_connection(
+        objects, read_only=read_only, principal=principal, committer=committer, runtime=runtime
+    )
+    return Store(connection)
 
 
 class Store:

@@ -1,4 +1,4 @@
-"""Whether processes of this machine share entries, and which of them commits for the others."""
+"""Whether processes share entries, and which of them commits for the others of its machine, or of several."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from txnstore.connection import Connection
 
 
 def sharing_findings(connection: Connection) -> Iterator[Finding]:
-    """Report on the processes of this machine that commit for others; nothing if sharing is switched off."""
-    rendezvous = connection.runtime.rendezvous()
+    """Report on the processes that commit for others; nothing if sharing is switched off."""
+    rendezvous = connection.rendezvous()
     if rendezvous is None:
         return
     try:
@@ -24,11 +24,15 @@ def sharing_findings(connection: Connection) -> Iterator[Finding]:
     committers = {number: found for number, found in found_by_chain.items() if found is not None}
     for number, found in committers.items():
         process = "a process" if found.process_id is None else f"process {found.process_id}"
-        message = f"{process} of this machine commits to chain {number} for others"
+        process += f" at {found.address}" if found.address else " of this machine"
+        whom = "others, also of other machines" if found.address else "others"
+        message = f"{process} commits to chain {number} for {whom}"
         severity = Severity.OK
         if not found.is_answering:
-            message = f"{process} of this machine listens to commit to chain {number} for others, and does not answer: "
-            message += "it is suspended or overloaded; the next process that commits takes its place"
+            why = "it has ended, is suspended or overloaded"
+            why += ", or no connection from here reaches it" if found.address else ""
+            message = f"{process} listens to commit to chain {number} for {whom}, and does not answer: "
+            message += f"{why}; the next process that commits takes its place"
             severity = Severity.NOTE
         yield Finding("sharing", "committer", severity, message)
     if not committers:

@@ -348,15 +348,18 @@ class _Vacuum:
     def _delete_leftovers(
         self, checkpoints: OldCheckpoints, chain_histories: Sequence[ChainHistory]
     ) -> tuple[View, int]:
-        """Delete old checkpoints, probes, leases and temporary files; return the view and the number of the latter."""
+        """Delete old checkpoints, what processes leave, and temporary files; return the view and their number."""
         objects, tally = self._connection.objects, self._tally
         # A running probe whose object is deleted would report a safe storage as unsafe.
         sweep_ms = max(self._grace_ms, _SWEEP_MS)
         probes = objects.list(f"{PROBE_FOLDER}/")
         leases = [item for item in objects.list(keys.LEASES) if keys.lease_number(item.key) is not None]
+        # A committer whose announcement is deleted goes on, and the next process that meets it announces itself.
+        announcements = [item for item in objects.list(keys.COMMITTERS) if keys.is_of_committers(item.key)]
         view = _view_after_lists(self._connection)
-        leftovers = [*checkpoints.unneeded, *written_until([*probes, *leases], self._now - sweep_ms)]
-        tally.listed += len(checkpoints.old) + len(probes) + len(leases)
+        temporary = [*probes, *leases, *announcements]
+        leftovers = [*checkpoints.unneeded, *written_until(temporary, self._now - sweep_ms)]
+        tally.listed += len(checkpoints.old) + len(temporary)
         tally.delete(leftovers)
         if self._dry_run:
             return view, 0

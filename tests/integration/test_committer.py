@@ -1,4 +1,7 @@
-"""Real processes that share the entries of a chain: through one of them, and on when it is killed or stands still."""
+"""Real processes that share the entries of a chain: through one of them, and on when it is killed or stands still.
+
+They are on one machine, or each in a runtime folder of its own, as on several machines, and meet by the network.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from pathlib import Path
 import pytest
 
 import txnstore
-from txnstore.chain.committer.rendezvous import VARIABLE
+from txnstore.chain.committer.sharing import VARIABLE
 
 #: The commits of a process at each request.
 COMMITS = 10
 
 
-@pytest.fixture(autouse=True)
-def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=["on", "tcp://127.0.0.1"])
+def runtime_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # Short, as a path of a socket must be.
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        monkeypatch.setenv(VARIABLE, "on")
+        monkeypatch.setenv(VARIABLE, request.param)
         yield
 
 
@@ -38,6 +41,8 @@ def url(tmp_path: Path) -> str:
 
 def _work(url: str, name: str, pipe: Connection) -> None:
     """Join, then commit at each request; answers the numbers of own entries, and ends at None."""
+    if os.environ[VARIABLE] != "on":
+        os.environ["XDG_RUNTIME_DIR"] += f"/{name}"
     with txnstore.open(url) as store, store.producer(name) as producer:
         chain = store._connection.chains[0]
         committer = chain._committer

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
 from txnstore.chain.committer.carrying import Horizons, find_answers
 from txnstore.chain.committer.committer import Committer
+from txnstore.chain.committer.network import NetworkMeeting, TcpNetwork
+from txnstore.chain.committer.tls import Tls
 from txnstore.chain.group_commit import Drafts
 
 _WRITERS = tuple(
@@ -15,6 +17,7 @@ _WRITERS = tuple(
 #: Writers of one machine, which loses one message in ten.
 _SHARED = {"actors": _WRITERS, "machines": 1, "cuts": 0.1, "pace_ms": 20, "operations": 8}
 _SEAMS = "protocol/chain/test_committer_seams.py::"
+_NETWORK = "unit/chain/test_network.py::"
 
 COMMITTER = (
     Mutant(
@@ -93,5 +96,33 @@ COMMITTER = (
         "requires=$requires if $requires != NO_FEATURES else None",
         "requires=None",
         test=f"{_SEAMS}test_features_that_a_caller_requires_hold_from_its_entry_on_for_all",
+    ),
+    Mutant(
+        "who may read the store is served",
+        TcpNetwork._admit,
+        "self.objects.get($proof)",
+        "pass",
+        test=f"{_NETWORK}test_a_process_that_creates_nothing_is_not_admitted",
+    ),
+    Mutant(
+        "a caller trusts each certificate",
+        Tls._compare,
+        "if not hmac.compare_digest($found, $fingerprint):",
+        "if False:",
+        test=f"{_NETWORK}test_another_certificate_is_not_trusted",
+    ),
+    Mutant(
+        "a listener chooses what a caller creates",
+        TcpNetwork.call,
+        "if not _NONCE.fullmatch($nonce):",
+        "if False:",
+        test=f"{_NETWORK}test_a_listener_cannot_choose_what_a_caller_creates",
+    ),
+    Mutant(
+        "one that others have replaced goes on",
+        NetworkMeeting.is_replaced,
+        "return True",
+        "return False",
+        test=f"{_NETWORK}test_a_silent_process_is_replaced_and_notices_it",
     ),
 )

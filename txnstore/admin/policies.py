@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from txnstore.chain.keys import CHAINS, LEASES, STORE, TABLES, TOPICS, Keys
+from txnstore.chain.keys import CHAINS, COMMITTERS, LEASES, STORE, TABLES, TOPICS, Keys
 from txnstore.core.authorization.model import CLUSTER, OPERATIONS, Operation, ResourceType
 from txnstore.core.authorization.patterns import Pattern, Patterns, patterns_of
 from txnstore.core.authorization.rules import Authorization
@@ -131,7 +131,7 @@ def storage_needs(authorization: Authorization, principal: str, store_id: str, t
     if principal in authorization.super_users:
         return [_BUCKET, Need("Everything", ("get", "put", "delete"), ("*",))]
     if _is_operator(authorization, principal):
-        maintained_folders = CHAINS, TOPICS, TABLES, LEASES, f"{PROBE_FOLDER}/"
+        maintained_folders = CHAINS, TOPICS, TABLES, LEASES, COMMITTERS, f"{PROBE_FOLDER}/"
         return [
             _BUCKET,
             Need("ReadIdentity", ("get",), (STORE,)),
@@ -146,6 +146,7 @@ def storage_needs(authorization: Authorization, principal: str, store_id: str, t
         needs += [
             Need("CreateEntries", ("create",), (entry_keys,)),
             Need("CheckStorage", ("get", "put", "delete"), (_PROBE_OBJECTS,)),
+            Need("ShareEntries", ("get", "put", "delete"), (f"{Keys(store_id).committers}*",)),
         ]
     needs += _topic_needs("ReadTopics", "get", patterns_of(authorization, principal, "READ", "TOPIC", names))
     needs += _topic_needs("WriteTopics", "put", patterns_of(authorization, principal, "WRITE", "TOPIC", names))

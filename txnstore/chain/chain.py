@@ -21,7 +21,6 @@ entry it names. The checkpoints and boundaries of the chain have locks of their 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections import deque
@@ -35,7 +34,7 @@ from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.codec import WRITE_FEATURES, Entry, check, check_features
-from txnstore.chain.committer.committer import Committer, FoundCommitter, find_committer
+from txnstore.chain.committer.committer import Committer, FoundCommitter, Place, find_committer
 from txnstore.chain.committer.messages import Stored
 from txnstore.chain.context import ChainContext
 from txnstore.chain.group_commit import (
@@ -76,7 +75,7 @@ from txnstore.metrics import ChainMetrics
 from txnstore.runtime import LATEST_MS
 from txnstore.storage.base import make_durable, place_of
 from txnstore.storage.recent import keep
-from txnstore.threads import ForkLock
+from txnstore.threads import ForkLock, load
 from txnstore.validation import check_writable
 
 _LOG = logging.getLogger(__name__)
@@ -469,20 +468,28 @@ class Chain:
         context = self._context
         if context.rendezvous is None or context.read_only:
             return None
-        return Committer(self, context.rendezvous, self._place(), writer_id, self._runtime)
+        rendezvous = context.rendezvous
+        if context.network is not None:
+            rendezvous = context.network.at(self.number, rendezvous)
+        return Committer(self, rendezvous, self._place(), writer_id, self._runtime)
 
-    def _place(self) -> str:
-        """The name of the storage, the store and the chain, for the processes of this machine.
+    def _place(self) -> Place:
+        """What the processes that share entries of this chain have in common.
 
         Copies of a store may have one URL, at two endpoints or in two containers.
         """
-        storage = hashlib.sha256(place_of(self._objects).encode()).hexdigest()[:32]  # Its text may name a user.
-        return f"{self._objects.url} {self._keys.chain(self.number)} {storage}"
+        return Place(self._objects.url, place_of(self._objects), self._keys.chain(self.number))
 
     def find_committer(self) -> FoundCommitter | None:
-        """Find the process of this machine that commits for others; None if there is none, or sharing is off."""
+        """Find the process that commits for others of this machine, else for those of several; None: none does."""
         rendezvous = self._context.rendezvous
-        return None if rendezvous is None else find_committer(rendezvous, self._place(), self._runtime.new_id())
+        found = None if rendezvous is None else find_committer(rendezvous, self._place(), self._runtime.new_id())
+        if found is not None:
+            return found
+        load("txnstore.chain.committer.network")  # It takes time to import, and only this and a setting need it.
+        from txnstore.chain.committer.network import find_announced
+
+        return find_announced(self._objects, self._keys, self.number)
 
     def _hand_over(self, waiters: list[QueuedCommand], leader: Leader, *, listen: bool) -> bool:
         """Let another process commit the waiting commands, if one does that; True if all are answered.

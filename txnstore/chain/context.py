@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from txnstore.chain.committer.rendezvous import Rendezvous
+from txnstore.chain.committer.rendezvous import Network, Rendezvous
 from txnstore.chain.keys import Keys
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.model import value_class
@@ -33,7 +33,8 @@ class ChainContext:
         check_storage: Called before each write; raises if the storage is not known to create a name once.
         on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
         principal: Who asks for the commands of this process.
-        rendezvous: Where it meets other processes, which share entries; None: it shares none.
+        rendezvous: Where it meets other processes of its machine, which share entries; None: it shares none.
+        network: How it meets those of other machines; None: it does not.
     """
 
     objects: ObjectStore
@@ -48,3 +49,4 @@ class ChainContext:
     on_checkpoint: Callable[[State], None] = lambda _: None
     principal: str = ANONYMOUS
     rendezvous: Rendezvous | None = None
+    network: Network | None = None

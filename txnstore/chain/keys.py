@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from txnstore._version import __version__
 from txnstore.core.model import TopicPartition, value_class
 
 STORE = "store.json"
@@ -11,6 +12,7 @@ TOPICS = "topics/"
 CHAINS = "chains/"
 HINTS = "chains/latest/"
 LEASES = "leases/"
+COMMITTERS = "committers/"
 TABLES = "tables/"
 CUTS = "tables/cuts/"
 #: The hint to the newest cut of tables.
@@ -18,6 +20,7 @@ LATEST_CUT = f"{CUTS}latest.json"
 _DIGITS = 20
 #: The id of a store.
 _ID = re.compile("[0-9a-f-]{36}")
+_OF_COMMITTERS = re.compile(rf"{COMMITTERS}{_ID.pattern}/[0-9]{{4}}(-[^/]+\.json|/[0-9a-f]{{32}})")
 #: The endings of the keys of objects with segments.
 _ENDINGS = ("parquet", "arrow")
 
@@ -78,6 +81,19 @@ class Keys:
         """The lease ``number`` of a compactor; the first one is 1."""
         return f"{self.leases}{number:0{_DIGITS}d}.json"
 
+    @property
+    def committers(self) -> str:
+        """The prefix of what processes of several machines meet by."""
+        return f"{COMMITTERS}{self.store_id}/"
+
+    def committer(self, chain: int) -> str:
+        """The announcement of the process that commits to a chain for other machines, of this release."""
+        return f"{self.committers}{chain:04d}-{__version__}.json"
+
+    def caller(self, chain: int, nonce: str) -> str:
+        """What a process creates, by a name that a committer has drawn, to show that it may write to the store."""
+        return f"{self.committers}{chain:04d}/{nonce}"
+
 
 def latest(chain: int) -> str:
     """The hint to a chain's newest checkpoint; without the store's id, so that it is read together with that."""
@@ -114,6 +130,11 @@ def boundary_number(key: str) -> int | None:
 def lease_number(key: str) -> int | None:
     """Return the number of the lease ``key`` of any store, or None if it is not a lease."""
     return _parse_number(key, "") if key.startswith(LEASES) and key.count("/") == 2 else None
+
+
+def is_of_committers(key: str) -> bool:
+    """Whether ``key`` has the form of the announcement of a committer, or of what its callers create; of any store."""
+    return _OF_COMMITTERS.fullmatch(key) is not None
 
 
 def is_of_chain(key: str) -> bool:

@@ -103,11 +103,11 @@ class _Listening:
     serve: Callable[[_End], None]
     start: Callable[[Callable[[], object]], None]
 
-    def is_current(self) -> bool:
+    def is_current(self, *, look: bool) -> bool:
         return self.machine.listeners.get(self.name) is self
 
     def close(self) -> None:
-        if self.is_current():
+        if self.is_current(look=True):
             del self.machine.listeners[self.name]
 
 
@@ -180,17 +180,26 @@ class Meeting:
             return None
         found = machine.listeners.get(name)
         if found is not None and found is not silent:
-            machine.met += 1
-            mine, theirs = (_End(machine, _Waiting(machine.scheduler)) for _ in range(2))
-            mine.other, theirs.other = theirs, mine
-            self._ends.append(mine)
-            found.start(lambda: found.serve(theirs))
-            return Met(found, channel=mine)
+            return Met(found, channel=self.connect(machine, found))
         if not listen:
             return None
+        listening = self.listen(machine, name, serve)
+        return Met(listening, listener=listening)
+
+    def connect(self, machine: Machine, found: _Listening) -> _End:
+        """Connect to a process that listens; returns the channel."""
+        machine.met += 1
+        mine, theirs = (_End(machine, _Waiting(machine.scheduler)) for _ in range(2))
+        mine.other, theirs.other = theirs, mine
+        self._ends.append(mine)
+        found.start(lambda: found.serve(theirs))
+        return mine
+
+    def listen(self, machine: Machine, name: str, serve: Callable[[_End], None]) -> _Listening:
+        """Listen under a name."""
         listening = machine.listeners[name] = _Listening(machine, name, partial(self._served, serve), self.start)
         self._listening.append(listening)
-        return Met(listening, listener=listening)
+        return listening
 
     def _served(self, serve: Callable[[_End], None], end: _End) -> None:
         self._ends.append(end)

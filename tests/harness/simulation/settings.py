@@ -122,8 +122,9 @@ class Settings:
     are inlined, or their segments are objects. ``syncs``: the share of writes whose sync fails. ``losses``:
     how often the power is lost at most, each time after such a write. ``old_hints``: the share of GETs of a hint that
     return an earlier version. ``elsewhere``: the share of creates that something else answers, ten times that of GETs.
-    ``machines``: on how many machines processes share entries; 0: no two share them. ``cuts``: the share of messages
-    between them with which something happens. ``closes``: the share of processes that close the store in the end.
+    ``machines``: on how many machines processes share entries; 0: no two share them. ``network``: whether the machines
+    are connected. ``cuts``: the share of messages between processes with which something happens.
+    ``closes``: the share of processes that close the store in the end.
     """
 
     seed: int
@@ -148,6 +149,7 @@ class Settings:
     old_hints: float = 0.0
     elsewhere: float = 0.0
     machines: int = 0
+    network: bool = False
     cuts: float = 0.0
     closes: float = 0.0
 
@@ -233,10 +235,13 @@ def with_committers(settings: Settings) -> Settings:
     for _, _, crowd in _CROWDS:
         if crowd[0] in settings.actors and rng.random() < 0.4:
             actors += crowd
+    machines = rng.choice((1, 1, 2))
+    network = random.Random(f"network/{settings.seed}").choice((False, False, True))
     return replace(
         settings,
         actors=tuple(actors),
-        machines=rng.choice((1, 1, 2)),
+        machines=machines + network,
+        network=network,
         cuts=rng.choice((0.0, 0.01, 0.05)),
         pace_ms=rng.choice((20, 20, 200)),
         chains=rng.choice((1, 1, settings.chains)),

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tests.harness.simulation.creates import Creates
 from tests.harness.simulation.ledger import Ledger
 from tests.harness.simulation.meeting import Machine, Meeting
+from tests.harness.simulation.network import NetworkedConnection
 from tests.harness.simulation.power import Power
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.rulebook import ROOT, USERS, Rulebook, everything
@@ -29,6 +30,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, SnapshotExpiredError, StoreNotFoundError, UnsoundStoreError
 from txnstore.gateway.properties import Properties
 from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectStore
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
 
@@ -138,6 +140,8 @@ class World:
         self.machines = [
             Machine(self.scheduler, self.rng(f"machine/{number}"), settings.cuts) for number in range(settings.machines)
         ]
+        #: What connects the machines; None: nothing does.
+        self.wires = Machine(self.scheduler, self.rng("wires"), settings.cuts) if settings.network else None
         self._values = 0
         self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}
@@ -254,13 +258,23 @@ class World:
         clock = WrongClock(self.scheduler, rng, skew_ms=settings.skew_ms, jumps=settings.jumps, far=settings.far)
         runtime = simulated_runtime(self.scheduler, rng, clock, kind, meeting)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
-        store = Store(Connection(objects, runtime=runtime, principal=who))
+        store = Store(self._connection(objects, runtime, who, meeting))
         process = Process(name, store, storage, meeting)
         if meeting is not None:
             storage.on_crash = meeting.die
         for chain in store._connection.load():
             chain._checkpoint_every = settings.checkpoint_every
         return process
+
+    def _connection(
+        self, objects: ObjectStore, runtime: Runtime, principal: str, meeting: Meeting | None
+    ) -> Connection:
+        """The connection of a process, to other machines, too, if they are connected."""
+        if self.wires is None or meeting is None:
+            return Connection(objects, runtime=runtime, principal=principal)
+        connection = NetworkedConnection(objects, runtime=runtime, principal=principal)
+        connection.wires, connection.meeting = self.wires, meeting
+        return connection
 
     def _meeting(self, name: str) -> Meeting | None:
         """Where a process meets others: each is on one of the machines of the run."""

@@ -123,6 +123,12 @@ def test_the_policy_of_a_producer() -> None:
             "Resource": [f"{arn}/events/_probe/*"],
         },
         {
+            "Sid": "ShareEntries",
+            "Effect": "Allow",
+            "Action": ["s3:GetObject", *put, *delete],
+            "Resource": [f"{arn}/events/committers/{ID}/*"],
+        },
+        {
             "Sid": "ReadTopics",
             "Effect": "Allow",
             "Action": ["s3:GetObject"],
@@ -177,7 +183,9 @@ def test_rules_that_deny_are_statements_that_deny() -> None:
         Acl("User:*", "DENY", "WRITE", "TOPIC", "orders"),
         Acl("User:other", "DENY", "READ", "TOPIC", "orders"),
     )
-    assert _granted(policy, "s3:GetObject") == ["store.json", "chains/*", "_probe/*", "topics/*"]
+    assert _granted(policy, "s3:GetObject") == [
+        "store.json", "chains/*", "_probe/*", f"committers/{ID}/*", "topics/*",
+    ]  # fmt: skip
     assert _granted(policy, "s3:GetObject", "Deny") == ["topics/billing.secret/*", "topics/hr.*/*"]
     assert _granted(policy, "s3:PutObject", "Deny") == ["topics/billing.secret/*"]
     assert [item["Sid"] for item in policy.document["Statement"]][-4:] == [
@@ -207,7 +215,7 @@ def test_names_that_no_topic_can_have_are_no_patterns() -> None:
 def test_each_right_to_a_command_is_the_permission_to_create_entries(rule: Acl) -> None:
     writes = ["topics/t/*"] if rule.operation == "WRITE" and rule.resource_type == "TOPIC" else []
     entries = f"chains/{ID}/*/entries/*"
-    assert _granted(_printed(rule), "s3:PutObject") == [entries, "_probe/*", *writes]
+    assert _granted(_printed(rule), "s3:PutObject") == [entries, "_probe/*", f"committers/{ID}/*", *writes]
 
 
 def test_who_may_only_describe_reads_the_chains() -> None:
@@ -218,7 +226,7 @@ def test_who_may_only_describe_reads_the_chains() -> None:
 
 def test_an_operator_needs_all_segments_whatever_its_rules_say_of_topics() -> None:
     policy = _printed(*RULES, Acl("User:*", "DENY", "READ", "TOPIC", "secret"), principal=OPERATOR)
-    maintained = ["chains/*", "topics/*", "tables/*", "leases/*", "_probe/*"]
+    maintained = ["chains/*", "topics/*", "tables/*", "leases/*", "committers/*", "_probe/*"]
     assert _granted(policy, "s3:PutObject") == _granted(policy, "s3:DeleteObject") == maintained
     assert _granted(policy, "s3:GetObject") == ["store.json", *maintained]
     assert _granted(policy, "s3:GetObject", "Deny") == []
@@ -234,7 +242,9 @@ def test_a_super_user_has_everything() -> None:
 def test_topics_that_no_rule_is_for() -> None:
     rules = [allow(OPERATOR, "CLUSTER_ACTION", "CLUSTER", CLUSTER), allow(REPORTS, "READ", "TOPIC", "taken")]
     policy = _printed(*rules, topics={"free": 1, "taken": 1}, allow_if_no_acl=True)
-    assert _granted(policy, "s3:PutObject") == [f"chains/{ID}/*/entries/*", "_probe/*", "topics/free/*"]
+    assert _granted(policy, "s3:PutObject") == [
+        f"chains/{ID}/*/entries/*", "_probe/*", f"committers/{ID}/*", "topics/free/*",
+    ]  # fmt: skip
     assert "needs a new policy" in policy.notes[-1]
     assert [note for note in policy.notes if "(taken)" in note]
 

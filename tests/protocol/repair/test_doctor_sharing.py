@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.shell import runtime
 from txnstore.chain.committer import committer as module
-from txnstore.chain.committer.committer import meeting_name
+from txnstore.chain.committer.committer import Place
 from txnstore.chain.committer.rendezvous import UnixSockets
 from txnstore.compactor import Finding, Severity
 from txnstore.storage.memory import MemoryStore
@@ -48,7 +48,7 @@ def findings(store: Store) -> list[Finding]:
     return [item for item in store.doctor().findings if item.section == "sharing"]
 
 
-def place_of(store: Store) -> str:
+def place_of(store: Store) -> Place:
     return store._connection.chain._place()
 
 
@@ -80,7 +80,7 @@ def test_a_process_that_does_not_answer_is_named(store: Store, folder: Path, mon
     monkeypatch.setattr(module, "HELLO_SECONDS", 0)
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as suspended:
-        suspended.bind(str(folder / f"{meeting_name(place_of(store))}.sock"))
+        suspended.bind(str(folder / f"{place_of(store).name}.sock"))
         suspended.listen()
         (finding,) = findings(store)
     assert finding.severity is Severity.NOTE
@@ -92,3 +92,21 @@ def test_a_folder_that_cannot_be_used_is_named(store: Store, folder: Path) -> No
     (finding,) = findings(store)
     assert (finding.severity, finding.name) == (Severity.NOTE, "meeting")
     assert str(folder) in finding.message
+
+
+def test_the_process_that_commits_for_other_machines_is_named(store: Store, objects: MemoryStore, folder: Path) -> None:
+    """Also if the doctor's own process would not call it."""
+    elsewhere = UnixSockets(folder.parent / "elsewhere")
+    other_runtime = replace(runtime(), rendezvous=lambda: elsewhere)
+    with open_on(objects, committer="tcp://127.0.0.1", runtime=other_runtime) as other:
+        committer = other._connection.chain._committer
+        assert committer is not None
+        committer.join(listen=True)
+        for _ in range(2):
+            (finding,) = findings(store)
+            assert finding.severity is Severity.OK
+            assert "at 127.0.0.1:" in finding.message
+            assert "also of other machines" in finding.message
+    (finding,) = findings(store)
+    assert finding.severity is Severity.NOTE
+    assert "it has ended" in finding.message

@@ -243,7 +243,7 @@ def test_deletion_is_announced_in_the_chain_first(clock: ManualClock) -> None:
     store.vacuum(0)
     kinds = [kind for kind, _ in connection_of(store).counts.log if kind in ("list", "put_if_absent", "delete")]
     assert [kind for kind in kinds if kind != "list"] == ["put_if_absent", "delete"]
-    assert kinds.count("list") == 10, "seven, and for its soundness checkpoints, boundaries and entries"
+    assert kinds.count("list") == 11, "eight, and for its soundness checkpoints, boundaries and entries"
     assert list(connection_of(store).view().removals) == [ORPHAN]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
@@ -34,6 +35,37 @@ def tls_channels(ours: socket.socket, theirs: socket.socket) -> Channels:
         server = pool.submit(lambda: Tls.accepted(theirs, identity))
         client = Tls.connected(ours, identity.fingerprint)
         return SocketChannel(ours, client), SocketChannel(theirs, server.result(240))
+
+
+class Slow(socket.socket):
+    """Receives nothing more, after the first flight of a handshake, before it may."""
+
+    flights = 0
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(fileno=sock.detach())
+        self.may_go_on = threading.Event()
+
+    def recv(self, *arguments: int) -> bytes:
+        self.flights += 1
+        if self.flights == 2:
+            assert self.may_go_on.wait(240)
+        return super().recv(*arguments)
+
+
+def test_a_frame_that_comes_with_the_end_of_the_handshake_is_received() -> None:
+    """No later event of the socket would tell of it."""
+    ours, other = socket.socketpair()
+    theirs, identity = Slow(other), make_identity()
+    with ThreadPoolExecutor(1) as pool:
+        server = pool.submit(lambda: Tls.accepted(theirs, identity))
+        client = SocketChannel(ours, Tls.connected(ours, identity.fingerprint))
+        client.send(b"first")
+        theirs.may_go_on.set()
+        served = SocketChannel(theirs, server.result(240))
+    assert served.receive(0) == b"first"
+    for channel in (client, served):
+        channel.close()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import runtime, topic
-from txnstore.chain.committer.committer import MIN_PATIENCE_MS, Committer
+from txnstore.chain.committer.committer import MIN_PATIENCE_MS, Committer, Place
 from txnstore.chain.committer.messages import (
     Commands,
     Declined,
@@ -23,7 +23,8 @@ from txnstore.chain.committer.messages import (
     decode_message,
     encode_message,
 )
-from txnstore.chain.committer.rendezvous import VARIABLE, Met
+from txnstore.chain.committer.rendezvous import Met
+from txnstore.chain.committer.sharing import VARIABLE
 from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.state import first_state
@@ -32,6 +33,8 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
+
+PLACE = Place("memory://", "storage", "chains/0/0000/")
 
 
 class Other:
@@ -110,7 +113,7 @@ class Chain:
 
 def caller(*others: Other) -> tuple[Committer, Meetings]:
     meetings, chain = Meetings(*others), Chain()
-    made: Any = Committer(chain, meetings, "place", "caller", runtime(meetings.clock))  # type: ignore[arg-type]
+    made: Any = Committer(chain, meetings, PLACE, "caller", runtime(meetings.clock))  # type: ignore[arg-type]
     made.chain = chain  # The committer alone keeps it.
     return made, meetings
 
@@ -179,7 +182,7 @@ class Queue:
         self.committer, self.meetings = caller()
         self.channels = {name: Other() for name in ("x", "y")}
         for name, channel in self.channels.items():
-            self.committer.greeted(encode_message(Hello("place", name)), channel)
+            self.committer.greeted(encode_message(Hello(PLACE.chain, name)), channel)
         self.arriving = deque(arriving)
         self.waiters: list[QueuedCommand] = []
         self.took = 0
@@ -248,7 +251,7 @@ def test_a_committer_gathers_for_a_part_of_a_latency() -> None:
 def test_a_committer_carries_nothing_of_an_older_channel() -> None:
     committer, _ = caller()
     older, newer = Other(), Other()
-    hello = encode_message(Hello("place", "x"))
+    hello = encode_message(Hello(PLACE.chain, "x"))
     assert [committer.greeted(hello, channel) for channel in (older, newer)] == ["x", "x"]
     waiters = [
         QueuedCommand(CreateTopic(topic("t")), origin=Origin("x", number, 0, 0, channel))

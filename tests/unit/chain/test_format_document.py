@@ -15,6 +15,7 @@ from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.checkpoints.document import GroupDocument, PartitionDocument, StateDocument, TransactionDocument
 from txnstore.chain.checkpoints.index import IndexDocument, _schema
 from txnstore.chain.codec import Entry, LatestDocument, StoreDocument
+from txnstore.chain.committer.network import CommitterDocument
 from txnstore.chain.tail import ABSENT
 from txnstore.compactor.compact.lease import LeaseDocument
 from txnstore.core.catalog.model import CatalogTopic
@@ -121,6 +122,7 @@ def test_the_end_of_a_chain_is_that_of_the_document() -> None:
         ("A boundary", {*members_of(BoundaryDocument)}),
         ("An index file", {*members_of(IndexDocument)} - {"version"}),
         ("A lease", {*members_of(LeaseDocument)}),
+        ("An announcement", {*members_of(CommitterDocument)}),
         ("A checkpoint", {*members_of(StateDocument)} - {"version"}),
         ("A checkpoint", {field.name for field in fields(PartitionDocument)}),
         ("A checkpoint", {field.name for field in fields(TransactionDocument)}),
@@ -130,7 +132,7 @@ def test_the_end_of_a_chain_is_that_of_the_document() -> None:
     ],
 )
 def test_every_field_is_described(section: str, names: set[str]) -> None:
-    assert names <= _words(_section(section, WRITING if section == "A lease" else READING))
+    assert names <= _words(_section(section, WRITING if section in ("A lease", "An announcement") else READING))
 
 
 def test_the_hashes_are_those_of_the_document() -> None:

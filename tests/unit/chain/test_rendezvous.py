@@ -14,10 +14,8 @@ from queue import SimpleQueue
 import pytest
 
 from tests.helpers.shell import in_threads
-from txnstore.chain.committer import rendezvous as module
 from txnstore.chain.committer.channel import Channel
 from txnstore.chain.committer.rendezvous import Listener, Met, UnixSockets, default_folder, rendezvous
-from txnstore.errors import InvalidConfigError
 
 NAME = "0123456789abcdef"
 
@@ -79,7 +77,7 @@ def host(folder: Path) -> Iterator[Host]:
 
 def test_the_first_listens_and_the_others_connect(host: Host, folder: Path) -> None:
     listener, identity = host.listen()
-    assert listener.is_current()
+    assert listener.is_current(look=True)
     for number in range(3):
         met = host.meet()
         assert met.channel is not None
@@ -107,7 +105,7 @@ def test_one_of_many_that_meet_at_once_listens(host: Host) -> None:
     met = [each for each in found if isinstance(each, Met)]
     assert all(each is None or isinstance(each, Met) for each in found)
     (listener,) = [each.listener for each in met if each.listener is not None]
-    assert listener.is_current()
+    assert listener.is_current(look=True)
     assert len({each.identity for each in met}) == 1
     for each in met:
         (each.channel or listener).close()
@@ -116,7 +114,7 @@ def test_one_of_many_that_meet_at_once_listens(host: Host) -> None:
 def test_who_listens_no_more_leaves_the_place_to_the_next(host: Host, folder: Path) -> None:
     listener, _ = host.listen()
     listener.close()
-    assert not listener.is_current()
+    assert not listener.is_current(look=True)
     assert {each.name for each in folder.iterdir()} == {"lock"}
     host.listen()
     host.connect()
@@ -130,7 +128,7 @@ def test_a_socket_that_a_dead_process_has_left_is_replaced(host: Host, folder: P
     left.close()
     listener, _ = host.listen()
     host.connect()
-    assert listener.is_current()
+    assert listener.is_current(look=True)
 
 
 def test_what_a_process_has_left_that_died_before_it_listened_is_replaced(host: Host, folder: Path) -> None:
@@ -146,10 +144,10 @@ def test_who_does_not_answer_is_replaced_and_notices_it(host: Host) -> None:
     silent, identity = host.listen()
     successor, other = host.listen(silent=identity)
     assert other != identity
-    assert not silent.is_current()
-    assert successor.is_current()
+    assert not silent.is_current(look=True)
+    assert successor.is_current(look=True)
     silent.close()  # It wakes up, and must not take the place of its successor away.
-    assert successor.is_current()
+    assert successor.is_current(look=True)
     assert host.meet(silent=identity).identity == other
     host.connect()
 
@@ -184,7 +182,7 @@ def test_only_the_one_that_did_not_answer_is_replaced(host: Host) -> None:
     _, identity = host.listen()
     successor, _ = host.listen(silent=identity)
     assert host.meet(silent=identity).channel is not None
-    assert successor.is_current()
+    assert successor.is_current(look=True)
 
 
 def test_nobody_listens_while_another_process_is_about_to(host: Host, folder: Path) -> None:
@@ -259,19 +257,6 @@ def test_a_caller_knows_the_process_that_listens(host: Host) -> None:
 # Whether and where ----------------------------------------------------------------------------------------------------
 
 
-def test_processes_meet_unless_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(module.VARIABLE, raising=False)
-    assert isinstance(rendezvous(), UnixSockets)
-    monkeypatch.setenv(module.VARIABLE, "on")
-    assert isinstance(rendezvous(), UnixSockets)
-    monkeypatch.setenv(module.VARIABLE, "off")
-    assert rendezvous() is None
-    for other in ("", "1", "ON", "yes"):
-        monkeypatch.setenv(module.VARIABLE, other)
-        with pytest.raises(InvalidConfigError, match="write on, or off"):
-            rendezvous()
-
-
 def test_the_folder_is_that_of_the_session_or_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/x")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -288,7 +273,6 @@ def test_the_folder_is_that_of_the_session_or_in_the_cache_of_the_user(monkeypat
 
 def test_processes_meet_in_the_folder_of_their_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setenv(module.VARIABLE, "on")
     place = rendezvous()
     assert place is not None
     met = place.meet(NAME, lambda _: None)

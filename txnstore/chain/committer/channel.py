@@ -76,7 +76,8 @@ class SocketChannel:
         self._socket, self._cipher, self.longest = sock, cipher, longest
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._received = bytearray()
+        #: What was received and not returned; at first what has come with the end of the handshake.
+        self._received = bytearray(b"" if cipher is None else cipher.open(b""))
         #: Frames of which nothing was sent, in order.
         self._unsent: deque[bytes] = deque()
         #: The rest of a frame that is being sent, as it is sent; written by the holder of `_sending`.

@@ -52,6 +52,27 @@ MAX_PUSHED = 64 * 1024
 HELLO_SECONDS = 1.0
 
 
+@value_class()
+class Place:
+    """What processes that share entries have in common.
+
+    Attributes:
+        url: The URL of the store.
+        storage: Where that is, for the processes of one machine.
+        chain: The prefix of the objects of the chain, which has the id of the store.
+    """
+
+    url: str
+    storage: str
+    chain: str
+
+    @property
+    def name(self) -> str:
+        """The name under which the processes of a machine meet: those of equal releases, which share."""
+        place = f"{__version__} {self.url} {self.chain} {self.storage}"
+        return hashlib.sha256(place.encode()).hexdigest()[:32]
+
+
 class Carrier(Protocol):
     """What the committer needs of its chain."""
 
@@ -107,13 +128,12 @@ class Committer:
     The holder of the head lock calls its methods, unless they say otherwise.
 
     Args:
-        place: Names the storage, the store and the chain for all processes that may share.
         writer_id: The id of this process in its entries.
     """
 
-    def __init__(self, chain: Carrier, rendezvous: Rendezvous, place: str, writer_id: str, runtime: Runtime) -> None:
+    def __init__(self, chain: Carrier, rendezvous: Rendezvous, place: Place, writer_id: str, runtime: Runtime) -> None:
         self._chain, self._rendezvous, self._runtime = chain, rendezvous, runtime
-        self._place, self._name, self._writer_id = place, meeting_name(place), writer_id
+        self._place, self._writer_id = place, writer_id
         self.horizons = Horizons()
         #: The channel to the committer that carries commands of this process; None: it commits itself.
         self._channel: Channel | None = None
@@ -169,12 +189,12 @@ class Committer:
         if self._channel is not None:
             return True
         if self._listener is not None:
-            if self._listener.is_current():
+            if self._listener.is_current(look=listen):
                 return False
             self._stop_serving()  # Another process has taken its place while this one was suspended.
         # A listener that did not answer is replaced, or each process that begins would wait for it.
         listen = self._may_listen and (listen or self._silent is not None)
-        met = self._rendezvous.meet(self._name, partial(_serve, weakref.ref(self)), self._silent, listen=listen)
+        met = self._rendezvous.meet(self._place.name, partial(_serve, weakref.ref(self)), self._silent, listen=listen)
         if met is None:
             return False
         if met.channel is None:
@@ -185,7 +205,7 @@ class Committer:
         try:
             is_welcome = self._greet(met.channel, met.identity)
         except StorageError as error:  # The commit goes on without the other process, and finds out for itself.
-            _LOG.info("entries of the committer not compared", extra={"url": self._place, "error": str(error)})
+            _LOG.info("entries of the committer not compared", extra={"url": self._place.url, "error": str(error)})
         finally:
             if not is_welcome:
                 self._leave(met.channel)
@@ -213,7 +233,7 @@ class Committer:
             return False
         if not has_entry:
             self._is_possible = False
-            _LOG.warning("the committer has other entries", extra={"url": self._place})
+            _LOG.warning("the committer has other entries", extra={"url": self._place.url})
             return False
         self._chain.refresh(welcome.recorded)
         self._patience_ms = min(max(MIN_PATIENCE_MS, welcome.patience_ms), MAX_PATIENCE_MS)
@@ -256,7 +276,7 @@ class Committer:
         try:
             frame = encode_message(Commands(state.sequence, not_before, catalog, commands))
         except Exception as error:  # noqa: BLE001 - this process decides them, and tells each caller what is wrong
-            _LOG.debug("commands cannot be handed over", extra={"url": self._place, "error": repr(error)})
+            _LOG.debug("commands cannot be handed over", extra={"url": self._place.url, "error": repr(error)})
             frame = b""
         self._number += len(waiters)
         if not 0 < len(frame) <= MAX_FRAME:
@@ -355,7 +375,7 @@ class Committer:
                 # The first entry of a channel is read: the other process may use another storage of this name.
                 if self._chain.refresh(message.sequence).sequence < message.sequence:
                     self._is_possible = False
-                    _LOG.warning("the committer sent an entry that the storage lacks", extra={"url": self._place})
+                    _LOG.warning("the committer sent an entry that the storage lacks", extra={"url": self._place.url})
                     return False
                 self._known = channel
             self._chain.take_stored(message)
@@ -443,7 +463,7 @@ class Committer:
     def greeted(self, frame: bytes | None, channel: Channel) -> str | None:
         """Welcome a caller; returns its writer id, or None if the two share nothing."""
         hello = decode_message(frame) if frame is not None else None
-        if not isinstance(hello, Hello) or hello.place != self._place:
+        if not isinstance(hello, Hello) or hello.chain != self._place.chain:
             return None
         self._welcome(hello.writer_id, channel)
         return hello.writer_id
@@ -519,9 +539,9 @@ class Committer:
             self._leave(channel)
 
 
-def _ask_welcome(channel: Channel, place: str, writer_id: str) -> Welcome | None:
+def _ask_welcome(channel: Channel, place: Place, writer_id: str) -> Welcome | None:
     """Say hello, and return the answer; None if there is none in time."""
-    channel.send(encode_message(Hello(place, writer_id)))
+    channel.send(encode_message(Hello(place.chain, writer_id)))
     while True:
         frame = channel.receive(HELLO_SECONDS)
         message = decode_message(frame) if frame is not None else None
@@ -531,20 +551,22 @@ def _ask_welcome(channel: Channel, place: str, writer_id: str) -> Welcome | None
 
 @value_class()
 class FoundCommitter:
-    """A process that commits for others of its machine.
+    """A process that commits for others.
 
     Attributes:
-        process_id: None where the system does not say it.
+        process_id: On this machine; None where the system does not say it.
         is_answering: False: it is suspended, or overloaded, or about to end.
+        address: Where those of other machines reach it; empty for one of this machine.
     """
 
     process_id: int | None
     is_answering: bool
+    address: str = ""
 
 
-def find_committer(rendezvous: Rendezvous, place: str, writer_id: str) -> FoundCommitter | None:
+def find_committer(rendezvous: Rendezvous, place: Place, writer_id: str) -> FoundCommitter | None:
     """Find the process that commits for others of this machine, without any effect; None if there is none."""
-    met = rendezvous.meet(meeting_name(place), lambda _: None, listen=False)
+    met = rendezvous.meet(place.name, lambda _: None, listen=False)
     if met is None or met.channel is None:
         return None
     try:
@@ -554,11 +576,6 @@ def find_committer(rendezvous: Rendezvous, place: str, writer_id: str) -> FoundC
     finally:
         met.channel.close()
     return FoundCommitter(met.process_id, is_answering)
-
-
-def meeting_name(place: str) -> str:
-    """The name under which the processes of a place meet: those of equal releases, which share."""
-    return hashlib.sha256(f"{__version__} {place}".encode()).hexdigest()[:32]
 
 
 def _read(committer: weakref.ref[Committer], channel: Channel) -> None:

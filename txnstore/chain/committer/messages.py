@@ -35,9 +35,9 @@ _KINDS = {kind.__name__: kind for kind in COMMANDS}
 
 @value_class()
 class Hello:
-    """The first message of a caller; ``place`` names the storage, the store and the chain."""
+    """The first message of a caller; ``chain``: the prefix of the objects of the chain."""
 
-    place: str
+    chain: str
     writer_id: str
 
 

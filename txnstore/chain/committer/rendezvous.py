@@ -25,13 +25,10 @@ from typing import Protocol
 
 from txnstore.chain.committer.channel import Channel, SocketChannel
 from txnstore.core.model import value_class
-from txnstore.errors import InvalidConfigError
 from txnstore.threads import start
 
 _LOG = logging.getLogger(__name__)
 
-#: ``off``: this process shares no entries with others of its user on this machine; ``on``, or not set: it does.
-VARIABLE = "TXNSTORE_COMMITTER"
 #: The longest path of a Unix socket that every system takes.
 _MAX_PATH = 100
 _BACKLOG = 512
@@ -40,8 +37,12 @@ _BACKLOG = 512
 class Listener(Protocol):
     """A process that listens under a name."""
 
-    def is_current(self) -> bool:
-        """Whether callers of the name still find this process."""
+    def is_current(self, *, look: bool) -> bool:
+        """Whether callers of the name still find this process.
+
+        Args:
+            look: Also if only a request to the storage can tell.
+        """
         ...
 
     def close(self) -> None:
@@ -114,6 +115,14 @@ class Rendezvous(Protocol):
         ...
 
 
+class Network(Protocol):
+    """How a process meets those of other machines."""
+
+    def at(self, chain: int, machine: Rendezvous) -> Rendezvous:
+        """Return where the processes of a chain meet: on a machine, else by the network."""
+        ...
+
+
 # On one machine -------------------------------------------------------------------------------------------------------
 
 
@@ -142,13 +151,13 @@ class _SocketListener:
                 channel.close()
         self.close()
 
-    def is_current(self) -> bool:
+    def is_current(self, *, look: bool) -> bool:
         return _identity_of(self._path) == self.identity
 
     def close(self) -> None:
         self._closed = True
         if self._pid == os.getpid():
-            if self.is_current():
+            if self.is_current(look=True):
                 with suppress(OSError):
                     self._path.unlink()
             with suppress(OSError):
@@ -308,12 +317,5 @@ def _listen_or_connect(path: Path, serve: Callable[[Channel], None], silent: obj
 
 
 def rendezvous() -> Rendezvous | None:
-    """Return where the processes of this machine meet; None where they cannot, or are not to.
-
-    Raises:
-        InvalidConfigError: The environment variable has another value than ``on`` and ``off``.
-    """
-    value = os.environ.get(VARIABLE, "on")
-    if value not in ("on", "off"):
-        raise InvalidConfigError(f"{VARIABLE} is {value!r}: write on, or off")
-    return UnixSockets() if value == "on" and hasattr(socket, "AF_UNIX") else None
+    """Return where the processes of this machine meet; None where they cannot."""
+    return UnixSockets() if hasattr(socket, "AF_UNIX") else None

@@ -101,9 +101,7 @@ class Tls:
         """
         made = cls(_client_context(), is_server=False)
         made._shake_hands(sock)
-        found = hashlib.sha256(made._tls.getpeercert(binary_form=True) or b"").hexdigest()
-        if not hmac.compare_digest(found, fingerprint):
-            raise ConnectionRefusedError("the certificate is not the one that the store names")
+        made._compare(fingerprint)
         return made
 
     @classmethod
@@ -116,6 +114,12 @@ class Tls:
         made = cls(identity.context, is_server=True)
         made._shake_hands(sock)
         return made
+
+    def _compare(self, fingerprint: str) -> None:
+        """Refuse a listener that has another certificate."""
+        found = hashlib.sha256(self._tls.getpeercert(binary_form=True) or b"").hexdigest()
+        if not hmac.compare_digest(found, fingerprint):
+            raise ConnectionRefusedError("the certificate is not the one that the store names")
 
     def _shake_hands(self, sock: socket.socket) -> None:
         while True:
