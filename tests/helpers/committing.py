@@ -188,7 +188,7 @@ class Place:
         self.machine = Machine(self.scheduler, random.Random(2), 0.0)
         self.bucket = MemoryStore(clock=self.clock)
         create_on(self.bucket, chains, runtime=simulated_runtime(self.scheduler, random.Random(3), self.clock)).close()
-        self._open: list[Process] = []
+        self.processes: list[Process] = []
 
     def clock(self) -> int:
         return EPOCH_MS + self.scheduler.now
@@ -203,7 +203,7 @@ class Place:
         ahead_ms: int = 0,
     ) -> Process:
         process = Process(self, name, bucket or self.bucket, principal, read_only=read_only, ahead_ms=ahead_ms)
-        self._open.append(process)
+        self.processes.append(process)
         return process
 
     def run(self, script: Callable[[], object]) -> None:
@@ -213,7 +213,7 @@ class Place:
             try:
                 script()
             finally:
-                for process in self._open:
+                for process in self.processes:
                     if not process.dead:
                         process.store.close()
 
