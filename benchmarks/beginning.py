@@ -92,12 +92,12 @@ def run() -> Iterator[Result]:
 
 
 def _compared(name: str, measure: Callable[[int], Figures]) -> Iterator[Result]:
-    """Processes that share entries, beside as many that take turns, as those of different machines do."""
+    """Processes of a machine that share entries, of several that do, and of as many that take turns."""
     one = measure(1)
     yield Result(f"{name}: 1 process", 1.0, 1.0, False, one.line())
     for count, aim in zip(COUNTS, SHARED_AIMS[name.split(",", maxsplit=1)[0]], strict=True):
-        for way, least, most_puts in (("sharing", aim, 0.6), ("in turns", 0.7, 2.0)):
-            with sharing(way == "sharing"):
+        for way, least, most_puts in (("sharing", aim, 0.6), ("by a network", aim, 0.6), ("in turns", 0.7, 2.0)):
+            with sharing(way != "in turns", network=way == "by a network"):
                 together = measure(count)
             label = f"{name}: {count} processes {way}"
             yield Result(f"{label}: commits over one's", together.commits / one.commits, least, False, together.line())

@@ -6,6 +6,7 @@ Every request takes a fixed time on its way there, as one to an object store doe
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseManager
 from typing import Any
 
-from txnstore.chain.committer.rendezvous import VARIABLE
+from txnstore.chain.committer.sharing import VARIABLE
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -125,10 +126,13 @@ def far_bucket() -> Iterator[Any]:
 
 
 @contextmanager
-def sharing(is_on: bool) -> Iterator[None]:
-    """Whether the processes that are started inside the block share entries; else they take turns, as strangers do."""
+def sharing(is_on: bool, *, network: bool = False) -> Iterator[None]:
+    """Whether the processes that are started inside the block share entries; else they take turns, as strangers do.
+
+    ``network``: as processes that are each on a machine of its own.
+    """
     before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "on" if is_on else "off"
+    os.environ[VARIABLE] = ("tcp://127.0.0.1" if network else "on") if is_on else "off"
     try:
         yield
     finally:
@@ -142,7 +146,8 @@ def processes(count: int, write: Callable[[int, Connection], None]) -> list[Any]
     """The reports of ``count`` processes that do the same at a time; ``write`` gets the number of the process first."""
     context = get_context("spawn")
     ends = [context.Pipe() for _ in range(count)]
-    writers = [context.Process(target=write, args=(number, theirs)) for number, (_, theirs) in enumerate(ends)]
+    target = partial(_apart, write) if os.environ.get(VARIABLE, "").startswith("tcp:") else write
+    writers = [context.Process(target=target, args=(number, theirs)) for number, (_, theirs) in enumerate(ends)]
     for writer in writers:
         writer.start()
     for ours, _ in ends:
@@ -153,3 +158,10 @@ def processes(count: int, write: Callable[[int, Connection], None]) -> list[Any]
     for writer in writers:
         writer.join()
     return reports
+
+
+def _apart(write: Callable[[int, Connection], None], number: int, pipe: Connection) -> None:
+    """Write where no other process can be met, as on another machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        write(number, pipe)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from tests.harness.simulation.scheduler import Scheduler
-from txnstore.chain.keys import boundary_number, cut_number, lease_number
+from txnstore.chain.keys import boundary_number, cut_number, is_of_committers, lease_number
 from txnstore.errors import UnknownOutcomeError
 
 
@@ -38,9 +38,12 @@ class Creates:
         """Make the request, which may be refused, unless an earlier one with other bytes may still take effect.
 
         That is no harm for a boundary: each one that a vacuum may offer is right. Nor for a lease, which is advice: one
-        of a compaction that has failed expires by itself. Nor for a cut of tables: each that may follow is right.
+        of a compaction that has failed expires by itself. Nor for a cut of tables: each that may follow is right. Nor
+        for the announcement of a committer: who calls an address in vain deletes it.
         """
-        if any(number(key) is not None for number in (boundary_number, lease_number, cut_number)):
+        if is_of_committers(key) or any(
+            number(key) is not None for number in (boundary_number, lease_number, cut_number)
+        ):
             return request()
         if self._undecided.get(key, data) != data:
             self._anomalies.append(f"other-bytes: {process} offers other bytes for {key}, which it has not settled")

@@ -48,12 +48,15 @@ class ReadOnly(FaultStore):
     def put(self, key: str, data: bytes) -> None:
         raise StorageRefusedError(f"no right to write {key}")
 
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        raise StorageRefusedError(f"no right to create {key}")
+
 
 class Machine:
     """A machine with one process, its place in the network, and the channels that it was given to serve."""
 
     def __init__(self, folder: Path, objects: ObjectStore, clock: ManualClock, address: Address = HERE) -> None:
-        self.objects, self.clock = objects, clock
+        self.folder, self.objects, self.clock = folder, objects, clock
         self.network = TcpNetwork(address, objects, KEYS, runtime(clock))
         self.meetings = {chain: self.network.at(chain, UnixSockets(folder)) for chain in range(2)}
         self.served: SimpleQueue[Channel] = SimpleQueue()
@@ -128,7 +131,7 @@ def test_the_first_announces_itself_and_the_others_connect(machine: Make) -> Non
         assert served.receive(240) == frame
         served.send(frame)
         assert channel.receive(240) == frame
-    assert keys_of(first.objects) == [KEYS.committer(0)]  # What the callers created is deleted.
+        assert keys_of(first.objects) == [KEYS.committer(0)]  # What the caller created is deleted.
 
 
 def test_processes_of_one_machine_meet_without_a_request(machine: Make) -> None:
@@ -252,6 +255,24 @@ def test_the_announcement_of_a_dead_process_is_deleted_and_replaced(machine: Mak
     assert keys_of(objects) == []
     newcomer.listen()
     machine().call()
+
+
+def test_of_those_who_announce_themselves_at_once_one_listens_and_the_others_call_it(machine: Make) -> None:
+    """Each has found no other one when it begins."""
+    objects = MemoryStore()
+    first = machine(objects)
+
+    class Beaten(FaultStore):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            first.listen()
+            return super().put_if_absent(key, data)
+
+    second = machine(Beaten(objects))
+    second.call()
+    assert first.served.get(timeout=240) is not None
+    assert second.network._port is None
+    met = UnixSockets(second.folder).meet(f"{NAME}0", second.served.put, listen=False)
+    assert met is None  # It listens on its machine no more, either.
 
 
 def test_a_silent_process_is_replaced_and_notices_it(machine: Make) -> None:

@@ -34,7 +34,7 @@ from txnstore.chain.rules import Limits
 from txnstore.core.model import value_class
 from txnstore.errors import ObjectNotFoundError, TxnStoreError
 from txnstore.runtime import Runtime
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import Claim, ObjectStore
 from txnstore.threads import start
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ LOOK_MS = 1_000
 #: The longest frame, and the most callers, before they have shown that they may write.
 _MAX_FIRST_FRAME, _MAX_STRANGERS = 4_096, 32
 _BACKLOG = 128
+#: How often a process announces itself at most, if each time another one that it does not reach is faster.
+_ATTEMPTS = 2
 _NONCE = re.compile("[0-9a-f]{32}")
 #: Seconds after which the system ends a connection whose other side does not answer.
 _DEAD_SECONDS = 10
@@ -160,10 +162,10 @@ class TcpNetwork:
         _receive(channel, PROOF_SECONDS)
         proof = self.keys.caller(chain, nonce)
         self.objects.get(proof)
-        with suppress(TxnStoreError):
-            self.objects.delete([proof])  # Else a vacuum does.
         channel.longest = MAX_FRAME
         channel.send(b"")
+        with suppress(TxnStoreError):
+            self.objects.delete([proof])  # Else a vacuum does.
         return serve
 
     def call(self, chain: int, document: CommitterDocument) -> Channel:
@@ -308,6 +310,8 @@ class NetworkMeeting:
         self._network, self._chain, self._machine = network, chain, machine
         #: When the announcement was last read; None: never. One that is made later is found when its entries are met.
         self._looked_at: int | None = None
+        #: The process that was announced then, by its certificate; empty: none.
+        self._announced = ""
         #: The process that was called in vain, by its certificate, and when it may be called again.
         self._unreachable, self._retry_at = "", 0
         #: When this process may listen again, after that has failed.
@@ -318,17 +322,20 @@ class NetworkMeeting:
     ) -> Met | None:
         met = self._machine.meet(name, serve, silent, listen=False)
         if met is None and self._must_look(listen=listen):
-            met = self._call(silent)
+            document = self._read()
+            met = None if document is None else self._call(document, silent)
         if met is not None or not listen:
             return met
         met = self._machine.meet(name, serve, silent, listen=True)
         if met is not None and met.channel is not None:
             return met
         machine = None if met is None else met.listener
-        fingerprint = self._announce(serve)
-        if machine is None and not fingerprint:
-            return None
-        return Met(None, listener=_Listener(self, machine, fingerprint))
+        announced = self._announce(serve, silent)
+        if isinstance(announced, Met):  # Another process was faster.
+            if machine is not None:
+                machine.close()
+            return announced
+        return Met(None, listener=_Listener(self, machine, announced)) if machine or announced else None
 
     def _must_look(self, *, listen: bool) -> bool:
         """Whether the announcement is to be read: once, before it is replaced, and not too often while others write."""
@@ -339,15 +346,17 @@ class NetworkMeeting:
 
     def _read(self) -> CommitterDocument | None:
         """Read which process is announced; None: none that this one may call now."""
-        now = self._looked_at = self._network.runtime.monotonic()
+        self._looked_at = self._network.runtime.monotonic()
         document = read_announcement(self._network.objects, self._network.keys, self._chain)
-        is_avoided = document is not None and document.fingerprint == self._unreachable and now < self._retry_at
-        return None if is_avoided else document
+        return None if document is None or self._is_avoided(document) else document
 
-    def _call(self, silent: object) -> Met | None:
-        """Connect to the process that is announced; None if there is none, or it cannot be reached."""
-        document = self._read()
-        if document is None or document.fingerprint == silent:
+    def _is_avoided(self, document: CommitterDocument) -> bool:
+        """Whether the process was called in vain a short time ago."""
+        return document.fingerprint == self._unreachable and self._network.runtime.monotonic() < self._retry_at
+
+    def _call(self, document: CommitterDocument, silent: object) -> Met | None:
+        """Connect to a process that is announced; None if it cannot be reached, or is the ``silent`` one."""
+        if document.fingerprint == silent or self._is_avoided(document):
             return None
         try:
             return Met(document.fingerprint, channel=self._network.call(self._chain, document))
@@ -357,28 +366,43 @@ class NetworkMeeting:
             fields = {"chain": self._chain, "address": document.address, "error": str(error)}
             _LOG.info("the committer of another machine was not reached", extra=fields)
             if isinstance(error, OSError):  # Each process that begins would wait for it. If it is there, it goes on.
-                with suppress(TxnStoreError):
-                    self._network.objects.delete([self._network.keys.committer(self._chain)])
+                self._delete()
             return None
+
+    def _delete(self) -> None:
+        """Delete the announcement."""
+        with suppress(TxnStoreError):
+            self._network.objects.delete([self._network.keys.committer(self._chain)])
 
     def _may_announce(self) -> bool:
         return bool(self._network.address.host) and self._network.runtime.monotonic() >= self._listen_at
 
-    def _announce(self, serve: Callable[[Channel], None]) -> str:
-        """Listen for other machines, and announce it; returns the certificate, or nothing if that is not possible."""
-        if not self._may_announce():
-            return ""
-        network = self._network
-        try:
-            document = network.listen(self._chain, serve)
-            network.objects.put(network.keys.committer(self._chain), encode(document))
-        except (OSError, TxnStoreError) as error:
-            self._listen_at = network.runtime.monotonic() + RETRY_MS
+    def _announce(self, serve: Callable[[Channel], None], silent: object) -> Met | str:
+        """Listen for other machines, and announce it; returns the certificate, or nothing if that is not possible.
+
+        Of several that do so at once one is announced. The others are connected to it.
+        """
+        network, key = self._network, self._network.keys.committer(self._chain)
+        for _ in range(_ATTEMPTS if self._may_announce() else 0):
+            try:
+                document = network.listen(self._chain, serve)
+                claim = Claim(key, encode(document))
+                stored = claim.resolve(network.objects, network.runtime.backoff)
+            except (OSError, TxnStoreError) as error:
+                self._listen_at = network.runtime.monotonic() + RETRY_MS
+                network.close(self._chain)
+                fields = {"chain": self._chain, "address": network.address.host, "error": str(error)}
+                _LOG.warning("this process cannot commit for other machines", extra=fields)
+                break
+            if stored == claim.data:
+                return document.fingerprint
             network.close(self._chain)
-            fields = {"chain": self._chain, "address": network.address.host, "error": str(error)}
-            _LOG.warning("this process cannot commit for other machines", extra=fields)
-            return ""
-        return document.fingerprint
+            other = _decoded(key, stored)
+            met = None if other is None else self._call(other, silent)
+            if met is not None:
+                return met
+            self._delete()
+        return ""
 
     def is_replaced(self, fingerprint: str) -> bool:
         """Whether another process is announced that this one may call; looks at most once in :data:`LOOK_MS`."""
@@ -430,11 +454,19 @@ def read_announcement(objects: ObjectStore, keys: Keys, chain: int) -> Committer
     """Read which process commits to a chain for other machines; None if there is none, or it cannot be read."""
     key = keys.committer(chain)
     try:
-        return decode(CommitterDocument, key, objects.get(key))
+        return _decoded(key, objects.get(key))
     except ObjectNotFoundError:
         return None
     except TxnStoreError as error:
         _LOG.info("the announcement of a committer was not read", extra={"key": key, "error": str(error)})
+        return None
+
+
+def _decoded(key: str, data: bytes) -> CommitterDocument | None:
+    """Decode an announcement; None if it is damaged, or of a later format."""
+    try:
+        return decode(CommitterDocument, key, data)
+    except TxnStoreError:
         return None
 
 
