@@ -18,7 +18,7 @@ import txnstore
 from tests.helpers.connections import connection_of
 from tests.helpers.gateway_process import GatewayProcess, gateway_process, produce_fields, record_batch
 from txnstore.chain.committer.committer import Committer
-from txnstore.chain.committer.rendezvous import VARIABLE
+from txnstore.chain.committer.sharing import VARIABLE
 from txnstore.gateway.apis import Api
 from txnstore.store import Store
 
