@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import Counter
 
 from tests.harness.mutation.reach import measured
 from tests.harness.mutation.run import drawn, outcomes
@@ -19,20 +18,20 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--most", type=int, help="the number of tests for each mutant; default: all that reach it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    mutants, unreached = drawn(arguments.seed, arguments.count, measured(arguments.jobs))
-    counts: Counter[str] = Counter()
-    for mutant, outcome in outcomes(mutants, arguments.jobs, arguments.most):
-        counts[outcome] += 1
-        sys.stderr.write(f"\r{counts.total()} of {len(mutants)}")
-        if outcome == "survived":
+    reach, kept = measured(arguments.jobs)
+    mutants, unreached = drawn(arguments.seed, arguments.count, reach)
+    survived = 0
+    for number, (mutant, outcome) in enumerate(outcomes(mutants, arguments.jobs, kept), start=1):
+        sys.stderr.write(f"\r{number} of {len(mutants)}")
+        if not outcome.killed:
+            survived += 1
             sys.stdout.write(f"\rsurvived: {mutant}\n")
             sys.stdout.flush()
-    each = f"{counts['killed']} killed, {counts['survived']} survived"
-    sys.stdout.write(f"{counts.total()} mutants of seed {arguments.seed}: {each}; {unreached} others have no test\n")
-    return 1 if counts["survived"] else 0
+    each = f"{len(mutants) - survived} killed, {survived} survived"
+    sys.stdout.write(f"{len(mutants)} mutants of seed {arguments.seed}: {each}; {unreached} others have no test\n")
+    return 1 if survived else 0
 
 
 if __name__ == "__main__":

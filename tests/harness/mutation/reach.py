@@ -40,16 +40,28 @@ class Reach:
     data: CoverageData
 
     def tests(self, file: Path, line: int) -> list[str]:
-        """The tests that reach a line, those first that reach the fewest lines of the product.
+        """The tests that reach a line, the most likely to notice a fault first.
 
-        A line that runs when its module is imported belongs to all tests that reach the module.
+        These are the tests in files of the module's name; then one test of each file, another of each, and so on, and
+        those first that reach the fewest lines of the product. A line that runs when its module is imported belongs to
+        all tests that reach the module.
         """
         contexts = self._contexts.get(str(file), {})
         for reached in range(line, max(0, line - _LONGEST), -1):
             if reached in contexts:
                 tests = _tests_of(contexts[reached]) or {test for each in contexts.values() for test in _tests_of(each)}
-                return sorted(tests, key=lambda test: (self._sizes[test], test))
+                return self._in_order(tests, file)
         return []
+
+    def _in_order(self, tests: set[str], file: Path) -> list[str]:
+        name = file.parent.name if file.stem == "__init__" else file.stem.strip("_")
+        places: Counter[str] = Counter()
+        keys: dict[str, tuple[bool, int, int, str]] = {}
+        for test in sorted(tests, key=lambda test: (self._sizes[test], test)):
+            test_file = test.partition("::")[0]
+            keys[test] = (name not in Path(test_file).stem, places[test_file], self._sizes[test], test)
+            places[test_file] += 1
+        return sorted(tests, key=keys.__getitem__)
 
     @cached_property
     def _contexts(self) -> dict[str, dict[int, list[str]]]:
@@ -68,8 +80,12 @@ def _tests_of(contexts: Sequence[str]) -> set[str]:
     return {test for context in contexts if (test := context.rpartition("|")[0])}
 
 
-def measured(jobs: int) -> Reach:
-    """Run all tests under coverage.py, unless that was done for these sources."""
+def measured(jobs: int) -> tuple[Reach, Path]:
+    """Run all tests under coverage.py, unless that was done for these sources.
+
+    Returns:
+        What they reach, and the file for what becomes of the mutants of these sources.
+    """
     digest = hashlib.sha256()
     for path in [*product_files(), *sorted((ROOT / "tests").rglob("*.py"))]:
         digest.update(path.read_bytes())
@@ -78,10 +94,12 @@ def measured(jobs: int) -> Reach:
         _KEPT.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial")
         options = ["-q", "-n", str(jobs), "--dist", "loadgroup", "-m", "not slow"]
-        coverage = ["--cov=txnstore", "--cov-context=test", "--cov-report=", "--cov-config=pyproject.toml"]
-        command = [sys.executable, "-m", "pytest", *options, *coverage, *TESTS]
+        # Lines without branches, which would be a hundred times the data: each test has a context.
+        coverage = [*(f"--cov={folder}" for folder in PRODUCT), f"--cov-config={os.devnull}"]
+        contexts = ["--cov-context=test", "--cov-report="]
+        command = [sys.executable, "-m", "pytest", *options, *coverage, *contexts, *TESTS]
         subprocess.run(command, cwd=ROOT, env=os.environ | {"COVERAGE_FILE": str(partial)}, check=True)
         partial.rename(file)
     data = CoverageData(str(file))
     data.read()
-    return Reach(data)
+    return Reach(data), file.with_suffix(".outcomes")

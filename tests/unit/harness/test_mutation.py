@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from coverage import CoverageData
 
 from tests.harness.mutation.faults import faults_of
 from tests.harness.mutation.reach import ROOT, Reach, product_files
-from tests.harness.mutation.run import drawn
+from tests.harness.mutation.run import Mutant, drawn, outcomes
 
 SOURCE = '''"""A text, é, that is no code."""
 
@@ -73,9 +75,41 @@ def test_a_seed_draws_the_same_mutants_and_the_tests_that_reach_them() -> None:
     assert drawn(7, 30, reach)[0] == mutants
     assert drawn(8, 30, reach)[0] != mutants
     wide, narrow = "tests/unit/test_a.py::test_wide", "tests/unit/test_b.py::test_narrow"
+    names: set[str] = set()
     for mutant in mutants:
         assert mutant.tests == ([narrow, wide] if mutant.fault.line < 30 else [wide])
         assert mutant.file.is_relative_to(ROOT)
+        assert mutant.name not in names
+        names.add(mutant.name)
     mutants, unreached = drawn(7, 10**9, Reach(CoverageData(no_disk=True)))
     assert mutants == []
     assert unreached == sum(len(faults_of(file.read_text(encoding="utf-8"))) for file in product_files())
+
+
+def test_tests_of_the_module_are_first_and_then_some_of_each_file() -> None:
+    file = ROOT / "txnstore" / "validation.py"
+    sizes = {"test_a.py::test_1": 2, "test_a.py::test_2": 3, "test_b.py::test_1": 4, "test_validation_b.py::test_1": 5}
+    data = CoverageData(no_disk=True)
+    for test, size in sizes.items():
+        data.set_context(f"tests/unit/{test}|run")
+        data.add_lines({str(file): list(range(10, 10 + size))})
+    tests = [test.removeprefix("tests/unit/") for test in Reach(data).tests(file, 10)]
+    assert tests == ["test_validation_b.py::test_1", "test_a.py::test_1", "test_b.py::test_1", "test_a.py::test_2"]
+
+
+@pytest.mark.slow
+def test_a_mutant_runs_in_a_copy_of_the_tree_and_only_once(tmp_path: Path) -> None:
+    file = ROOT / "txnstore" / "validation.py"
+    source = file.read_text(encoding="utf-8")
+    fault = next(fault for fault in faults_of(source) if fault.kind == "statement" and fault.before.startswith("raise"))
+    noticed = Mutant(file, fault, ["tests/unit/store/test_validation.py"])
+    unnoticed = Mutant(file, replace(fault, after=fault.before), noticed.tests)
+    kept = tmp_path / "outcomes"
+    first = list(outcomes([noticed, unnoticed], 1, kept))
+    assert [outcome.killed for _, outcome in first] == [True, False]
+    assert first[0][1].by.startswith("tests/unit/store/test_validation.py::test_")
+    assert file.read_text(encoding="utf-8") == source
+    assert list(outcomes([replace(noticed, tests=[]), unnoticed], 1, kept)) == [
+        (replace(noticed, tests=[]), first[0][1]),
+        first[1],
+    ]
