@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.harness.executors import DeferredExecutor, never
+from tests.harness.executors import DeferredExecutor, InlineExecutor, never
 from tests.helpers.compaction import (
     DAY_MS,
     HookStore,
@@ -42,6 +43,7 @@ from txnstore.compactor.compact import small_commits as planning
 from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.connection import OpenParts
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Partition
@@ -986,6 +988,20 @@ def test_a_merge_that_a_close_overtakes_ends_with_the_topic(clock: ManualClock) 
         assert report.left == {TopicPartition("u", 0), TopicPartition("v", 0), TopicPartition("v", 1)}
         assert connection.parts_if_open() is None
         assert values(store) == [b"0", b"1"] * 2
+
+
+def test_a_merge_that_cannot_begin_does_not_hold_up_the_next_one(store: Store) -> None:
+    """For a while, the process can start no thread."""
+    send(store, numbers(4))
+    parts = connection_of(store).parts_if_open()
+    assert parts is not None
+    refusing = ThreadPoolExecutor(1)
+    refusing.shutdown()
+    state = parts.chains[0].refresh()
+    executors: list[tuple[Executor, list[int]]] = [(refusing, []), (InlineExecutor(), [4])]
+    for executor, expected in executors:
+        background.merge_later(OpenParts(parts.connection, parts.chains, parts.pool, executor), state)
+        assert merged(store) == expected
 
 
 @pytest.mark.parametrize("in_background", [True, False])

@@ -12,6 +12,8 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import T0, T1, new_store
 from txnstore.compactor import Round
+from txnstore.compactor.compact.replacements import Replacements
+from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, NoSpaceError
 from txnstore.storage.memory import MemoryStore
@@ -106,3 +108,11 @@ def test_a_damaged_segment_of_a_clean_is_named_once(store: Store, objects: Memor
     assert "; the merge of t-0 failed: " in text
     assert [text.count(key) for key in keys] == [1, 1]
     assert segments(store) == {K0: 1, K1: 3, T0: 3, T1: 1}
+
+
+def test_an_error_that_is_no_refusal_is_raised(store: Store) -> None:
+    """Such as one of the library of a storage: whether the segments are replaced is not known."""
+    connection = connection_of(store)
+    replacements = Replacements(connection.chains, lambda _commands: [OSError("broken")])
+    with pytest.raises(OSError, match="broken"):
+        replacements.submit(connection.view().find_topic("k"), [ReplaceSegments(K0, (), ())])

@@ -123,6 +123,17 @@ def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *,
     assert value_counts(store) == {b"next": PARTITIONS}
 
 
+def test_adm_05_open_data_of_an_earlier_epoch_leaves_its_owner_alone(store: Store) -> None:
+    """ADM-05: the owner has a later epoch than the marker, so its transaction in other partitions goes on."""
+    store.producer(name_of(store)).close()
+    with store.producer(name_of(store)) as owner, owner.transaction():
+        owner.send("t", b"kept", partition=1)
+        owner.flush()
+        forge(store, T0, owner.producer_id)
+        assert store.abort_hanging("t", 0, owner.producer_id)
+    assert value_counts(store) == {b"kept": 1}
+
+
 def test_adm_04_transaction_long_past_its_timeout_is_found(store: Store, clock: ManualClock) -> None:
     """ADM-04, TMO-12: past the timeout by the margin, in each of its partitions; ``recover`` ends it."""
     producer = open_everywhere(store, name_of(store), transaction_timeout=60.0)

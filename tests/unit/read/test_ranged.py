@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -241,6 +242,17 @@ def test_a_footer_that_no_segment_can_have_is_damage(objects: CountingStore, siz
 def test_a_footer_without_a_hash_is_damage(objects: CountingStore, sha256: str | None) -> None:
     part = stored(objects, encode(table(), row_group_rows=GROUP))
     refused(objects, part, replace(part.batch.segment, footer_sha256=sha256))
+
+
+def test_a_footer_that_is_no_parquet_is_damage(objects: CountingStore) -> None:
+    """Its hash is right: its writer was wrong."""
+    encoded = encode(table(), row_group_rows=GROUP)
+    assert encoded.footer_size is not None
+    footer = bytes(encoded.footer_size)
+    data = encoded.data[: -encoded.footer_size] + footer
+    part = stored(objects, replace(encoded, data=data, footer_sha256=hashlib.sha256(footer).hexdigest()))
+    with pytest.raises(CorruptionError, match="segment segment cannot be read as parquet"):
+        read_slice(objects, part, Columns(TOPIC))
 
 
 def refused(objects: CountingStore, part: Slice, segment: Segment) -> None:
