@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -77,36 +78,47 @@ class Fetch:
         deadline = loop.time() + max_wait / 1000
         max_bytes = min(field_value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
         await self._services.freshness.recent(_OUTDATED)  # First: names are those of the topics that are read then.
-        partitions = [
-            await self._resolve(topic, partition, client) for topic in body.topics for partition in topic.partitions
-        ]
+        partitions = [partition for topic in body.topics for partition in await self._resolve(topic, client)]
+        awaited = {partition.tp for partition in partitions}
         view = await self._services.view_with(lambda view: not _is_behind(view, partitions))
         with self._services.freshness.waiting():
             while True:
                 async with client.room.grant(max_bytes) as granted_bytes:
                     results, size, is_final = await self._read_all(view, partitions, isolation, granted_bytes)
                 remaining_seconds = deadline - loop.time()
-                if is_final or size >= body.min_bytes or remaining_seconds <= 0:
+                is_enough = is_final or size >= body.min_bytes or remaining_seconds <= 0
+                if is_enough or not await self._services.freshness.wait_for_change(view, awaited, remaining_seconds):
                     if not size:
                         self._services.freshness.request_poll()
                     return self._response(request, results)
-                await self._services.freshness.wait_for_change(view, remaining_seconds)
                 view = self._services.freshness.view
 
-    async def _resolve(self, topic: Any, partition: Any, client: Client) -> _RequestedPartition:
-        """Find the topic of a requested partition, and check that the client may read it."""
-        name, topic_id = field_value(topic, "topic"), field_value(topic, "topic_id")
-        tp = TopicPartition(str(name or ""), partition.partition)
-        try:
-            if name is not None:  # Checked first: without the right, a client must not learn whether it exists.
-                self._services.check(client, read_topics([name]))
-            catalog_topic = await self._services.find(name, topic_id, tp.partition)
-            self._services.check(client, read_topics([catalog_topic.name]))
-            check_leader_epoch(field_value(partition, "current_leader_epoch", -1))
-        except (TxnStoreError, RefusedError) as error:
-            return _RequestedPartition(tp, None, partition.fetch_offset, 0, error)
-        tp = TopicPartition(catalog_topic.name, tp.partition)
-        return _RequestedPartition(tp, catalog_topic, partition.fetch_offset, max(1, partition.partition_max_bytes))
+    async def _resolve(self, requested: Any, client: Client) -> list[_RequestedPartition]:
+        """Find a requested topic, once for all of its partitions that exist, and check that the client may read it."""
+        name, topic_id = field_value(requested, "topic"), field_value(requested, "topic_id")
+        resolved: list[_RequestedPartition] = []
+        topic: CatalogTopic | None = None
+        for partition in requested.partitions:
+            number, offset = partition.partition, partition.fetch_offset
+            try:
+                if topic is None or not 0 <= number < topic.partitions:
+                    topic = await self._find(name, topic_id, number, client)
+                check_leader_epoch(field_value(partition, "current_leader_epoch", -1))
+            except (TxnStoreError, RefusedError) as error:
+                tp = TopicPartition(str(name or ""), number)
+                resolved.append(_RequestedPartition(tp, None, offset, 0, error))
+            else:
+                tp = TopicPartition(topic.name, number)
+                resolved.append(_RequestedPartition(tp, topic, offset, max(1, partition.partition_max_bytes)))
+        return resolved
+
+    async def _find(self, name: str | None, topic_id: UUID | None, partition: int, client: Client) -> CatalogTopic:
+        if name is not None:  # Checked first: without the right, a client must not learn whether it exists.
+            self._services.check(client, read_topics([name]))
+        topic = await self._services.find(name, topic_id, partition)
+        if name is None:
+            self._services.check(client, read_topics([topic.name]))
+        return topic
 
     # Reading ----------------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,14 @@ import asyncio
 import math
 from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import is_, is_not
 from typing import cast
 
 from txnstore.connection import Connection
+from txnstore.core.log.model import Partition
+from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -40,6 +42,16 @@ class _Arrival:
 _ARRIVAL: ContextVar[_Arrival | None] = ContextVar("_ARRIVAL", default=None)
 
 
+class _Awaited:
+    """A partition that requests wait for: its log in the newest view, and what wakes them."""
+
+    __slots__ = ("changes", "log")
+
+    def __init__(self, log: Partition | None) -> None:
+        self.log = log
+        self.changes: set[asyncio.Future[None]] = set()
+
+
 class Freshness:
     """The newest view of the store that the gateway knows, and its refreshes.
 
@@ -56,7 +68,8 @@ class Freshness:
         self._next_look: asyncio.Future[View] | None = None
         #: The time at which the newest look at the heads began, by the clock of the loop.
         self._refreshed_at = -math.inf
-        self._view_changed: asyncio.Event = asyncio.Event()
+        #: The partitions that requests wait for, with the log that each had last, and what wakes the requests.
+        self._awaited: dict[TopicPartition, _Awaited] = {}
         self._waiting_count = 0
         #: Whether the poller must look once more, though no request waits.
         self._poll_requested = False
@@ -155,8 +168,18 @@ class Freshness:
         states = tuple(map(_newer_state, self.view.states, view.states))
         if any(map(is_not, states, self.view.states)):
             self.view = view if all(map(is_, states, view.states)) else View(states)
-            self._view_changed.set()
-            self._view_changed = asyncio.Event()
+            self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        """Wake the requests that wait for a partition which has changed; no other one runs."""
+        logs = self.view.partitions
+        for tp, awaited in self._awaited.items():
+            log = logs.get(tp)
+            if log is not awaited.log:
+                awaited.log = log
+                for change in awaited.changes:
+                    if not change.done():
+                        change.set_result(None)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -178,14 +201,28 @@ class Freshness:
             self._poller = self._loop.create_task(self._poll())
             self._poller.add_done_callback(report_failure)
 
-    async def wait_for_change(self, known_view: View, seconds: float) -> None:
-        """Wait until the view differs from ``known_view``, for at most ``seconds``."""
-        change_event = self._view_changed
-        if self.view is not known_view or seconds <= 0:
-            return
-        with suppress(TimeoutError):
+    async def wait_for_change(self, known_view: View, partitions: Collection[TopicPartition], seconds: float) -> bool:
+        """Wait until the log of one of the partitions differs from that in ``known_view``; False after ``seconds``."""
+        if any(self.view.partition(tp) is not known_view.partition(tp) for tp in partitions):
+            return True
+        change: asyncio.Future[None] = self._loop.create_future()
+        for tp in partitions:
+            awaited = self._awaited.get(tp)
+            if awaited is None:
+                awaited = self._awaited[tp] = _Awaited(self.view.partition(tp))
+            awaited.changes.add(change)
+        try:
             async with asyncio.timeout(seconds):
-                await change_event.wait()
+                await change
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            for tp in partitions:
+                awaited = self._awaited[tp]
+                awaited.changes.discard(change)
+                if not awaited.changes:
+                    self._awaited.pop(tp, None)
 
     async def _poll(self) -> None:
         """Look at the heads as long as clients wait for records; log a failure, and look again."""

@@ -18,6 +18,8 @@ from txnstore.gateway.freshness import Freshness
 from txnstore.storage.counting import CountingStore
 from txnstore.store import Store
 
+U = TopicPartition("u", 0)
+
 
 def run(store: Store, scenario: Callable[[Freshness], Awaitable[None]]) -> None:
     async def with_freshness() -> None:
@@ -115,3 +117,59 @@ def test_a_look_without_a_waiting_request_reports_the_storage_as_a_warning(
 
     run(store, scenario)
     assert [record.getMessage() for record in caplog.records] == ["the heads of the chains cannot be read: down"]
+
+
+def test_a_change_wakes_those_who_wait_for_its_partition_and_no_other(tmp_path: Path) -> None:
+    """A thousand consumers that wait elsewhere cost a commit nothing but a look at each of their partitions."""
+    store = txnstore.create(str(tmp_path))
+    store.create_topic("t", partitions=3)
+    store.create_topic("u")
+    first, second, third, other = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2), U)
+
+    async def scenario(freshness: Freshness) -> None:
+        view = await freshness.head()
+
+        def wait(*partitions: TopicPartition) -> asyncio.Task[bool]:
+            return asyncio.create_task(freshness.wait_for_change(view, partitions, 240))
+
+        one, both, elsewhere, deleted = wait(first), wait(first, second), wait(third), wait(other)
+        await asyncio.sleep(0)
+        with store.producer() as producer:
+            producer.send("t", b"x", partition=1)
+        await freshness.head()
+        assert await both
+        assert not one.done()
+        store.delete_topic("u")
+        await freshness.head()
+        await deleted
+        with store.producer() as producer:
+            producer.send("t", b"x", partition=0)
+        await freshness.head()
+        await one
+        assert not elsewhere.done()
+        elsewhere.cancel()
+        await asyncio.wait({elsewhere})
+        assert not await freshness.wait_for_change(freshness.view, [third], 0)
+        assert await freshness.wait_for_change(view, [first, third], 0)  # It has changed since.
+        assert freshness._awaited == {}
+
+    run(store, scenario)
+
+
+def test_a_change_between_two_waits_is_not_missed(tmp_path: Path) -> None:
+    """A request reads, and then waits for what differs from what it has read."""
+    store = txnstore.create(str(tmp_path))
+    store.create_topic("u")
+
+    async def scenario(freshness: Freshness) -> None:
+        view = await freshness.head()
+        waiting = asyncio.create_task(freshness.wait_for_change(view, [U], 240))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with store.producer() as producer:
+                producer.send("u", b"x")
+            await freshness.head()
+        assert await waiting
+        assert await freshness.wait_for_change(view, [U], 240)
+
+    run(store, scenario)
