@@ -1,4 +1,4 @@
-"""Runs gateways and clients, and harms them: kills, pauses, and cut connections."""
+"""Runs gateways and clients, and harms them, the committers most often: kills, pauses, and cut connections."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,8 +28,8 @@ from tests.harness.torture.plan import STOP, Task
 _START_TIMEOUT = 600.0
 #: Clients that start together only delay each other.
 _BETWEEN_STARTS = 1.0
-#: Guards against hangs on a busy machine.
-_END_TIMEOUT = 600.0
+#: Guards against hangs: jobs of a busy machine need minutes to read their input to the end.
+_END_TIMEOUT = 1_800.0
 _LONGEST_WAIT = 600.0
 #: Seconds between two faults; for which a killed gateway is away; of pauses, most of which are longer than what its
 #: peers and the timeouts of clients allow.
@@ -39,9 +40,11 @@ _SHORT, _LONG = (0.05, 1.0), (2.0, 10.0)
 _SHORTEST_LIFE = 4.0
 #: Seconds without progress after which a client hangs: more than a client repeats any call.
 _HANGING = 180.0
+#: The share of faults that befall a process that commits for others, if there is one.
+_COMMITTERS = 1 / 3
 
 
-@dataclass
+@dataclass(eq=False)
 class _Process:
     """A process: how to start it again, and until when it is away or paused (seconds of the monotonic clock).
 
@@ -84,6 +87,7 @@ class Nemesis:
         proxies: One for each gateway.
         tasks: The clients.
         seed: Of the faults.
+        committers: Returns the ids of the processes that commit for others.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Nemesis:
         proxies: Sequence[Proxy],
         tasks: Sequence[Task],
         seed: int,
+        committers: Callable[[], set[int]] = set,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.surprises: list[str] = []
@@ -101,6 +106,7 @@ class Nemesis:
         self._folder, self._url, self._options = folder, url, options
         self._proxies, self._tasks = proxies, tasks
         self._rng = random.Random(seed)
+        self._committers = committers
         self._lives: Counter[str] = Counter()
         self._gateways: list[_Process] = []
         self._clients: list[_Process] = []
@@ -296,16 +302,25 @@ class Nemesis:
             return  # Mostly one of them works.
         if kind.startswith("client"):
             up = [each for each in up if now - each.started > _SHORTEST_LIFE and _history_of(each)]
-        if not up:
+        committing = self._committing() if rng.random() < _COMMITTERS else {}
+        if committing:
+            victim = rng.choice([*committing])
+            kind = rng.choice(["gateway kill", "gateway pause", "gateway long pause"])
+            kind = kind if victim.task is None else kind.replace("gateway", "client").replace("long ", "")
+            self.faults[f"committer {'gateway' if victim.task is None else victim.task.role}"] += 1
+        elif up:
+            victim = rng.choice(up)
+        else:
             return
-        victim = rng.choice(up)
         self.faults[kind] += 1
-        self._say(f"{kind}: {victim.name}")
+        self._say(f"{kind}: {victim.name}{', the committer' if committing else ''}")
         if kind == "gateway kill":
             victim.away_until = now + rng.uniform(*_AWAY)
         if kind.endswith("kill"):
             target = rng.choice(TARGETS) if victim.is_spark else "everything"
-            if target == "everything":
+            if victim.is_spark and committing:  # One process of a session, which goes on.
+                os.kill(committing[victim], signal.SIGKILL)
+            elif target == "everything":
                 _kill(victim)
             else:
                 kill_session(victim.process.pid, target)
@@ -314,6 +329,15 @@ class Nemesis:
         longest = _SHORT if kind == "gateway pause" or (rng.random() < 0.5 and kind == "client pause") else _LONG
         victim.paused_until = now + rng.uniform(*longest)
         self._say(f"{victim.name} is paused for {victim.paused_until - now:.1f} s")
+
+    def _committing(self) -> dict[_Process, int]:
+        """The processes that commit for others, with the id of the one of a session that does."""
+        found: dict[_Process, int] = {}
+        for process_id in self._committers():
+            with suppress(ProcessLookupError):
+                ids = {process_id, os.getsid(process_id)}
+                found |= {each: process_id for each in (*self._gateways, *self._clients) if each.process.pid in ids}
+        return {each: process_id for each, process_id in found.items() if each.is_up}
 
     # Waits ------------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import txnstore
 from tests.harness.gateway.nemesis import Nemesis
 from tests.harness.gateway.plan import ClientTask, consumed, unconsumed
 from tests.harness.gateway.proxy import Proxy
-from tests.harness.gateway.spark import HOME, copies
+from tests.harness.gateway.spark import COPIED, HOME, copies
 from tests.harness.history import Anomaly, History, Recorder, Type, check, read_history, to_file, write_history
 from tests.harness.places import place
 from tests.harness.torture.archivist import Archivist
 from tests.harness.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Task, observe, polled
+from tests.harness.torture.run import committers
 from tests.helpers.spark_home import link_spark_home
 from txnstore.core.transactions.model import TxnState
 
@@ -35,8 +37,9 @@ class Settings:
     """What to run.
 
     ``folder``: an empty one, for the histories and the objects. ``jars``: of Kafka's clients in Java; without it there
-    are none. ``small``: fewer clients, and no Spark. ``debug``: contexts of librdkafka that it logs. ``least``: so many
-    operations of each kind must succeed, and ``least_faults`` be injected, however long that takes on a busy machine.
+    are none. ``small``: fewer clients, no compactor, no Spark. ``debug``: contexts of librdkafka that it logs.
+    ``least``: so many operations of each kind must succeed, and ``least_faults`` be injected, however long that takes
+    on a busy machine.
     """
 
     folder: Path
@@ -54,7 +57,10 @@ class Settings:
 
 @dataclass
 class Report:
-    """The result of a run."""
+    """The result of a run.
+
+    ``entries`` and ``carried``: see :class:`~tests.harness.torture.archivist.Archivist`.
+    """
 
     settings: Settings
     anomalies: list[Anomaly]
@@ -65,6 +71,7 @@ class Report:
     operations: Counter[str] = field(default_factory=Counter)
     records: int = 0
     entries: Counter[str] = field(default_factory=Counter)
+    carried: Counter[str] = field(default_factory=Counter)
     longest: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -79,7 +86,8 @@ class Report:
         for kind, count in sorted(self.operations.items()):
             yield f"  {count:7} {kind}"
         yield f"  {self.records} records written"
-        yield "entries: " + ", ".join(f"{count} of {writer}" for writer, count in sorted(self.entries.items()))
+        for name, counts in (("entries", self.entries), ("carried commands", self.carried)):
+            yield f"{name}: " + (", ".join(f"{count} of {kind}" for kind, count in sorted(counts.items())) or "none")
         longest = ", ".join(f"{seconds:.1f} s of {name}" for name, seconds in sorted(self.longest.items()))
         yield f"longest transactions: {longest}"
         yield "faults: " + (", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "none")
@@ -111,7 +119,8 @@ def torture(settings: Settings) -> Report:
             proxy.start()
             stack.callback(proxy.close)
         tasks = _tasks(settings, chosen.url, chosen.options, proxies)
-        nemesis = Nemesis(settings.folder, chosen.url, chosen.options, proxies, tasks, settings.seed)
+        look = partial(committers, store)
+        nemesis = Nemesis(settings.folder, chosen.url, chosen.options, proxies, tasks, settings.seed, look)
         try:
             nemesis.run(settings.duration, settings.least, settings.least_faults)
             violations = _last_phase(settings, store, nemesis, tasks)
@@ -123,7 +132,7 @@ def torture(settings: Settings) -> Report:
     history = read_history([*paths, settings.folder / "copies.jsonl"])
     faults = nemesis.faults + sum((proxy.faults for proxy in proxies), Counter())
     report = Report(settings, check(history), nemesis.surprises, nemesis.hangs, violations, faults)
-    report.entries = archivist.entries
+    report.entries, report.carried = archivist.entries, archivist.carried
     _count(history, report)
     return report
 
@@ -155,8 +164,8 @@ def _tasks(settings: Settings, url: str, options: dict[str, Any], proxies: list[
     roles = {"consumer": GROUPS}
     if not settings.small:
         tasks += client("aiokafka", "consumer", 2)[1:]  # Its number is odd, so it reads what is not committed too.
-        tasks += client("spark", "job", 1, SPARK)
-        roles |= {"producer": [NATIVE], "job": [NATIVE]}
+        tasks += [*client("spark", "job", 1, SPARK), *client("spark", "producer", 1)]
+        roles |= {"producer": [NATIVE], "job": [NATIVE], "compactor": []}
     if settings.jars is not None:
         tasks += [*client("java", "producer", 1), *client("java", "job", 1, COPY), *client("java", "job", 1, NEXT)]
     return [
@@ -203,7 +212,7 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
 
 def _count(history: History, report: Report) -> None:
     for op in history.operations:
-        if op.process.startswith("spark-"):
+        if op.process.startswith(COPIED):
             continue
         library = op.process.split("-")[0] if op.process.count("-") > 2 else "native"
         report.operations[f"{op.f} {op.type}" if op.f == "poll" else f"{op.f} {op.type} {library}"] += 1

@@ -1,12 +1,14 @@
-"""A streaming query of Spark beside the gateways: ``python -m tests.harness.gateway.spark TASK``.
+"""A job of Spark beside the gateways: ``python -m tests.harness.gateway.spark TASK``.
 
-It copies the input to the output by the library's own source and sink, and each record names the one that it is made
-of. It keeps no history: :func:`copies` makes one of what was read of it.
+A streaming query copies the input to the output by the library's own source and sink, and each record names the one
+that it is made of. It keeps no history: :func:`copies` makes one of what was read of it. A producer writes frames to
+the input, each in one transaction, and keeps a history.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import os
 import random
 import shutil
@@ -17,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.harness.gateway.plan import ENDED, ClientTask
 from tests.harness.gateway.watch import Watch
@@ -27,14 +30,21 @@ from tests.harness.streaming.driver import storage_options
 from tests.harness.torture.plan import INPUT, OUTPUT
 from tests.helpers.spark_home import environment, local_session
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 #: The home of Spark, in the folder of the run.
 HOME = "spark-home"
+#: The processes of the history that is made of its copies.
+COPIED = "copied-"
 _CHECKPOINT = "spark-checkpoint"
 _MARK = "spark|"
 #: How many records a micro-batch has at most, and how often there is one.
 _OFFSETS, _TRIGGER = 300, "2 seconds"
 #: The share of starts without the checkpoint of the earlier ones.
 _LOSES_ITS_CHECKPOINT = 0.15
+#: How many records a frame has for each of its partitions at most.
+_RECORDS = 20
 
 
 def copies(operations: Iterable[Operation]) -> Iterator[Event]:
@@ -48,18 +58,17 @@ def copies(operations: Iterable[Operation]) -> Iterator[Event]:
             _, group, source, at, original = value.split("|", 4)
             poll = Poll({source: ((int(at), original),)})
             send = Send(key, value, offset, (source, int(at)))
-            name = f"spark-{len(seen)}"
+            name = f"{COPIED}{len(seen)}"
             # From the beginning of time to an unknown end.
             yield Event(name, Type.INVOKE, "txn", 0, (poll, send, Offsets(group, {source: int(at) + 1})), name)
 
 
-def _run(task: ClientTask) -> None:
-    group, watch = task.groups[0], Watch(task.calls)
-    os.environ.update(environment(Path(task.folder) / HOME))
+def copy(task: ClientTask, spark: SparkSession, watch: Watch, recorder: Recorder) -> None:
+    """Copy the input to the output."""
+    group = task.groups[0]
     checkpoint = Path(task.folder) / _CHECKPOINT
     if random.Random(f"{task.seed} {task.name}").random() < _LOSES_ITS_CHECKPOINT:
         shutil.rmtree(checkpoint, ignore_errors=True)
-    spark = local_session("txnstore-gateways")
     options = {**storage_options(task.options), "group": group}
     reader = spark.readStream.format("txnstore").options(topic=INPUT, maxOffsetsPerTrigger=_OFFSETS, **options)
     made = reader.load(task.url).selectExpr(
@@ -69,10 +78,8 @@ def _run(task: ClientTask) -> None:
     writer = made.writeStream.format("txnstore").options(topic=OUTPUT, path=task.url, **options)
     writer = writer.option("checkpointLocation", str(checkpoint))
     query = writer.trigger(processingTime=_TRIGGER).start()
-    with task.history.open("a") as file:
-        recorder = Recorder(task.name, time.monotonic_ns, to_file(file))
-        recorder.invoke("start")
-        recorder.complete(Type.OK)
+    recorder.invoke("start")
+    recorder.complete(Type.OK)
     latest = None
     while not task.over and not query.awaitTermination(1):
         progress = query.lastProgress
@@ -80,15 +87,44 @@ def _run(task: ClientTask) -> None:
             latest = progress.timestamp
             watch.note(f"after micro-batch {progress.batchId}")
     query.stop()
-    spark.stop()
+
+
+def produce(task: ClientTask, spark: SparkSession, watch: Watch, recorder: Recorder) -> None:
+    """Append frames to two partitions of the input, of which each of two tasks writes one, in order."""
+    rng, numbers = random.Random(f"{task.seed} {task.name}"), itertools.count()
+    while not task.over:
+        count = rng.randint(1, _RECORDS)
+        places = [place for place in rng.sample(range(task.partitions), 2) for _ in range(count)]
+        sends = [Send(f"{INPUT}-{place}", f"{task.name}-{next(numbers)}") for place in places]
+        rows = [(place, str(send.value)) for place, send in zip(places, sends, strict=True)]
+        frame = spark.createDataFrame(rows, "_partition int, value string")
+        recorder.invoke("txn", sends)
+        watch.note(f"write {len(rows)} records")
+        writer = frame.write.format("txnstore").options(topic=INPUT, **storage_options(task.options))
+        try:
+            writer.mode("append").save(task.url)
+        except Exception as failure:
+            recorder.complete(Type.INFO, error=repr(failure)[:500])
+            raise
+        recorder.complete(Type.OK, sends)
+        time.sleep(rng.uniform(0.0, task.pause))
+
+
+KINDS = {"job": copy, "producer": produce}
 
 
 def main(argument: str) -> int:
     """Do the task; the exit code."""
     faulthandler.register(signal.SIGUSR1)  # What hangs shows where.
     threading.Thread(target=end_with_parent, daemon=True).start()
+    task = ClientTask.from_json(argument)
     try:
-        _run(ClientTask.from_json(argument))
+        watch = Watch(task.calls)
+        os.environ.update(environment(Path(task.folder) / HOME))
+        spark = local_session("txnstore-gateways")
+        with task.history.open("a") as file:
+            KINDS[task.kind](task, spark, watch, Recorder(task.name, time.monotonic_ns, to_file(file)))
+        spark.stop()
     except Exception:  # noqa: BLE001 - Whatever ends a query, the next process continues.
         traceback.print_exc()
         sys.stderr.flush()

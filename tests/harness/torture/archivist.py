@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -26,9 +27,9 @@ class Archivist(threading.Thread):
     Attributes:
         decisions: The decisions about transactions, entry by entry.
         failed: What ended it early.
-        carried: How many commands of other processes the entries carry.
-        entries: How many entries each kind of writer has written: the role of the only transactional id that a process
-            writes decisions of, ``several ids`` if there are more, ``no transactions`` if there is none.
+        entries: How many entries each kind of process has written: the role of the only transactional id that a process
+            decides about, ``several ids`` if there are more, ``no transactions`` if there is none.
+        carried: How many commands of each kind of process are in entries of other processes.
     """
 
     def __init__(self, store: txnstore.Store) -> None:
@@ -39,8 +40,9 @@ class Archivist(threading.Thread):
         self._over = threading.Event()
         self.decisions: list[Decision] = []
         self.failed: Exception | None = None
-        self.carried = 0
         self._written: Counter[str] = Counter()
+        self._carried: Counter[str] = Counter()
+        #: The transactional ids of the decisions that each process has asked for.
         self._ids: dict[str, set[str]] = {}
 
     def run(self) -> None:
@@ -69,11 +71,16 @@ class Archivist(threading.Thread):
 
     @property
     def entries(self) -> Counter[str]:
+        return self._by_kind(self._written)
+
+    @property
+    def carried(self) -> Counter[str]:
+        return self._by_kind(self._carried)
+
+    def _by_kind(self, by_process: Counter[str]) -> Counter[str]:
         kinds: Counter[str] = Counter()
-        for writer, count in self._written.items():
-            ids = self._ids[writer]
-            kind = "no transactions" if not ids else "several ids" if len(ids) > 1 else min(ids).rpartition("-")[0]
-            kinds[kind] += count
+        for process, count in by_process.items():
+            kinds[kind_of(self._ids.get(process, set()))] += count
         return kinds
 
     @property
@@ -89,15 +96,27 @@ class Archivist(threading.Thread):
                     following = self._read[chain] + 1
                     key = self._keys.entry(chain, following)
                     entry = decode_entry(key, self._objects.get(key))
-                    decisions = list(_decisions(following, entry.events))
-                    self.decisions += decisions
-                    self.carried += len(entry.carried or ())
                     self._written[entry.writer_id] += 1
-                    self._ids.setdefault(entry.writer_id, set()).update(each.transactional_id for each in decisions)
+                    askers = [entry.writer_id] * len(entry.events)
+                    for writer_id, _, first, count in entry.carried or ():
+                        self._carried[writer_id] += 1
+                        askers[first : first + count] = [writer_id] * count
+                    for asker, decision in zip(askers, _decisions(following, entry.events), strict=True):
+                        if decision is not None:
+                            self.decisions.append(decision)
+                            self._ids.setdefault(asker, set()).add(decision.transactional_id)
                     self._read[chain] = following
 
 
-def _decisions(sequence: int, events: list[Event]) -> Iterator[Decision]:
+def kind_of(transactional_ids: set[str]) -> str:
+    """The kind of a process that decides about these ids: those of workers and of Spark end with a number."""
+    if len(transactional_ids) != 1:
+        return "several ids" if transactional_ids else "no transactions"
+    return re.split(r"-\d", min(transactional_ids))[0]
+
+
+def _decisions(sequence: int, events: list[Event]) -> Iterator[Decision | None]:
+    """The decision about a transaction that each event is, if it is one."""
     for number, event in enumerate(events):
         position = sequence * 100_000 + number
         if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
@@ -105,3 +124,5 @@ def _decisions(sequence: int, events: list[Event]) -> Iterator[Decision]:
         elif isinstance(event, TxnDecided):
             outcome = event.outcome.name.lower()
             yield Decision(outcome, event.transactional_id, event.producer_id, event.epoch, position)
+        else:
+            yield None

@@ -113,7 +113,7 @@ def torture(settings: Settings) -> Report:
         store.create_topic(OUTPUT, partitions=settings.partitions, config={"retention.ms": RETENTION_MS})
         tasks = _tasks(settings, chosen.url, chosen.options)
         server = chosen.server if settings.server_kills else None
-        nemesis = Nemesis(tasks, settings.seed, server, partial(_committers, store))
+        nemesis = Nemesis(tasks, settings.seed, server, partial(committers, store))
         try:
             nemesis.run(settings.duration, settings.least, settings.least_faults)
             nemesis.finish()
@@ -121,7 +121,7 @@ def torture(settings: Settings) -> Report:
         finally:
             nemesis.kill_all()
         write_history(settings.folder / "decisions.jsonl", archivist.finish())
-        deleted, carried = archivist.deleted, archivist.carried
+        deleted, carried = archivist.deleted, archivist.carried.total()
     history = read_history(sorted(settings.folder.glob("*.jsonl")))
     report = Report(
         settings,
@@ -136,7 +136,7 @@ def torture(settings: Settings) -> Report:
     return report
 
 
-def _committers(store: txnstore.Store) -> set[int]:
+def committers(store: txnstore.Store) -> set[int]:
     """The ids of the processes that commit for others of this machine."""
     found = [chain.find_committer() for chain in connection_of(store).chains]
     return {each.process_id for each in found if each is not None and each.process_id is not None}

@@ -17,6 +17,7 @@ from tests.harness.gateway.spark import copies
 from tests.harness.gateway.watch import Watch, Watched, last_call
 from tests.harness.history import Offsets, Poll, Send, Snapshot, Type, check, history_of
 from tests.harness.history.format import Bounds, Event
+from tests.harness.torture.archivist import kind_of
 
 TASK = ClientTask("librdkafka-job", "librdkafka-job-0-1", 0, 1, "unused", "", 0, kind="job", library="librdkafka")
 
@@ -75,6 +76,41 @@ def test_a_client_that_hangs_is_killed_and_its_last_call_reported_unless_it_is_p
     assert len(nemesis.hangs) == (0 if paused else 1)
     assert all(hang.endswith("producer.send_offsets") for hang in nemesis.hangs)
     assert (sleeper.poll() is None) == paused
+
+
+@pytest.mark.parametrize("is_session", [False, True])
+def test_a_process_commits_for_others_if_it_or_one_of_its_session_does(tmp_path: Path, *, is_session: bool) -> None:
+    """Spark commits in Python processes that the JVM starts."""
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; print(os.getpid()); input()'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=is_session,
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        nemesis = Nemesis(tmp_path, "unused", {}, [], [], 0, lambda: {child, 2**31 - 1})
+        nemesis._clients.append(client := module._Process("spark", lambda: parent, parent, 0.0, TASK))
+        assert nemesis._committing() == ({client: child} if is_session else {})
+        nemesis._committers = lambda: {parent.pid}
+        assert nemesis._committing() == {client: parent.pid}
+        client.paused_until = 1e9
+        assert nemesis._committing() == {}
+        parent.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        (set[str](), "no transactions"),
+        ({"librdkafka848-job-0"}, "librdkafka848-job"),
+        ({"spark-01a22de6-0b38-7317-aef0-52ab7c95c08a"}, "spark"),
+        ({"job-0", "producer-1"}, "several ids"),
+    ],
+)
+def test_kinds_of_processes_are_those_of_their_ids(ids: set[str], kind: str) -> None:
+    assert kind_of(ids) == kind
 
 
 def _history(outputs: list[tuple[str, int, str]], offset: int) -> list[str]:
