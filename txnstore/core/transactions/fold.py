@@ -46,10 +46,13 @@ def _producer_initialized(state: State, event: ProducerInitialized) -> State:
 
 def _with_transaction(state: State, txn: Transaction, next_producer_id: int = 0) -> State:
     """Store the transaction, and the next producer id if one was granted."""
+    ids = state.transactional_ids
+    if ids.get(txn.producer_id) != txn.transactional_id:
+        ids = ids.insert(txn.producer_id, txn.transactional_id)
     return replace(
         state,
         transactions=state.transactions.insert(txn.transactional_id, txn),
-        transactional_ids=state.transactional_ids.insert(txn.producer_id, txn.transactional_id),
+        transactional_ids=ids,
         next_producer_id=max(state.next_producer_id, next_producer_id),
     )
 
