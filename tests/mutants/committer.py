@@ -5,11 +5,12 @@ from __future__ import annotations
 from tests.harness.simulation.settings import EVERYBODY
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
-from txnstore.chain.committer.carrying import Horizons, find_answers
+from txnstore.chain.committer.carrying import Horizons
 from txnstore.chain.committer.committer import Committer
 from txnstore.chain.committer.network import NetworkMeeting, TcpNetwork
 from txnstore.chain.committer.tls import Tls
 from txnstore.chain.group_commit import Drafts
+from txnstore.chain.tail import fold
 
 _WRITERS = tuple(
     actor for actor in EVERYBODY if actor.startswith(("producer:", "plain:", "threads:", "copy:", "member:"))
@@ -57,9 +58,9 @@ COMMITTER = (
     ),
     Mutant(
         "an answer is that of the state before the entry",
-        find_answers,
-        "evolve($state, *$entry.events[$position:$first]), $first",
-        "$state, $first",
+        fold,
+        "$inside[$place] = $state",
+        "$inside[$place] = before",
         test=f"{_SEAMS}test_the_answer_of_a_carried_command_is_that_of_its_place_in_the_entry",
     ),
     Mutant(

@@ -123,14 +123,15 @@ class Chain:
         self._turns = Turns(writer_id)
         #: Up to where entries may be deleted.
         self.boundaries = Boundaries(context, number)
-        self._tail = Tail(self._objects, self._keys, number, context.pool, self._record, self.boundaries)
+        #: Shares the entries of the chain with other processes; None: with none.
+        self._committer = self._make_committer(writer_id)
+        places = (lambda _: ()) if self._committer is None else self._committer.places
+        self._tail = Tail(self._objects, self._keys, number, context.pool, self._record, self.boundaries, places)
         self._loader = Loader(context, number, self._tail, self.boundaries)
         #: Its edges change under `_publishing`, together with `state`.
         self._saver = Saver(context, number, self.metrics, self.boundaries, self._durable_state)
         self._drafts = Drafts(self._keys, number, writer_id, self._runtime)
         self._pacing = Pacing(self._turns, self._tail, self._runtime, self._publish)
-        #: Shares the entries of the chain with other processes; None: with none.
-        self._committer = self._make_committer(writer_id)
 
         #: The newest state that this process knows. Readers and the committing thread replace it under `_publishing`;
         #: any thread reads it without a lock. Invariant: its sequence never decreases.
@@ -737,14 +738,14 @@ class Chain:
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
-    def _record(self, entry: Entry, before: State, state: State, data: bytes) -> None:
+    def _record(self, entry: Entry, inside: Mapping[int, State], state: State, data: bytes) -> None:
         """Record an entry of another process: whose turn it was, and whether its writer has written a checkpoint.
 
         While the chains are loaded, chain 0 may not have the rules yet: then no principal counts as one that may.
         """
         self._turns.record(entry.sequence, entry.writer_id)
         if self._committer is not None:
-            self._committer.record(entry, before, data)
+            self._committer.record(entry, inside, data)
         if entry.principals is None or entry.sequence % interval(state, self._checkpoint_every) != 0:
             return
         is_known = self._siblings[CATALOG].state.authorization.mode != "off"

@@ -22,7 +22,10 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import keep
 
-OnEntry: TypeAlias = Callable[[Entry, State, State, bytes], None]
+#: Called with an entry, the states inside it that were asked for, by number of events, the state after it, its bytes.
+OnEntry: TypeAlias = Callable[[Entry, Mapping[int, State], State, bytes], None]
+#: Returns which states inside an entry to keep: after so many of its events each, ascending.
+Places: TypeAlias = Callable[[Entry], Sequence[int]]
 
 
 def newest(heads: Sequence[int], count: int, deletable_up_to: Sequence[int] = ()) -> list[range]:
@@ -88,7 +91,8 @@ class Tail:
 
     Args:
         pool: Runs concurrent requests.
-        on_entry: Called with each entry that is folded, the states before and after it, and its bytes.
+        on_entry: Called with each entry that is folded.
+        places: Which states inside it ``on_entry`` gets.
         boundaries: Tell whether the entries that are read may have been deleted; None: no vacuum runs meanwhile.
     """
 
@@ -100,12 +104,13 @@ class Tail:
         pool: Executor,
         on_entry: OnEntry | None = None,
         boundaries: Boundaries | None = None,
+        places: Places = lambda _: (),
     ) -> None:
         self._objects = objects
         self._keys = keys
         self._number = number
         self._pool = pool
-        self._on_entry = on_entry
+        self._on_entry, self._places = on_entry, places
         self._boundaries = boundaries
 
     def _check(self, sequence: int) -> None:
@@ -133,7 +138,7 @@ class Tail:
             OvertakenError: The bytes may be those of a writer that has slept while the entry was deleted.
         """
         self._check(state.sequence + 1)
-        folded = fold(self._keys, self._number, state, data, self._on_entry)
+        folded = fold(self._keys, self._number, state, data, self._on_entry, self._places)
         if is_whole:
             keep(self._objects, self._keys.entry(self._number, folded.sequence), payload_of(data))
         return folded
@@ -238,10 +243,9 @@ def fold(
     before: State,
     data: bytes,
     on_entry: OnEntry | None = None,
+    places: Places = lambda _: (),
 ) -> State:
     """Fold the entry that follows the state ``before`` in chain ``number``.
-
-    ``on_entry``: called with the entry, the states before and after it, and its bytes.
 
     Raises:
         CorruptionError: The entry is damaged, does not name the bytes of its predecessor, or cannot be folded.
@@ -253,13 +257,18 @@ def fold(
         altered = keys.entry(number, before.sequence)
         msg = f"{altered} was altered: {key} follows one whose hash is {entry.previous}, not {before.entry_hash}"
         raise CorruptionError(msg)
+    inside, folded = dict[int, State](), 0
     try:
-        state = evolve(begin_entry(before, entry.timestamp, entry.requires or NO_FEATURES), *entry.events)
+        state = begin_entry(before, entry.timestamp, entry.requires or NO_FEATURES)
+        for place in places(entry):
+            state, folded = evolve(state, *entry.events[folded:place]), place
+            inside[place] = state
+        state = evolve(state, *entry.events[folded:])
     except MemoryError:
         raise
     except Exception as error:
         msg = f"{key} contains an event that is invalid in the state before it: {reason(error)}"
         raise CorruptionError(msg) from error
     if on_entry is not None:
-        on_entry(entry, before, state, data)
+        on_entry(entry, inside, state, data)
     return replace(state, entry_hash=entry_hash(data))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.shell import runtime, topic
 from txnstore.chain.codec import Entry
-from txnstore.chain.committer.carrying import Horizons, find_answers
+from txnstore.chain.committer.carrying import Found, Horizons, find_answers, places_of
 from txnstore.chain.group_commit import Attempt, Drafts, NotCarriedError, Origin, QueuedCommand
 from txnstore.chain.payload import decode_entry
+from txnstore.chain.tail import fold
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.log.commands import Append
@@ -168,6 +170,21 @@ def read(attempt: Attempt) -> Entry:
     return decode_entry(attempt.claim.key, attempt.claim.data)
 
 
+def answers(
+    before: State, attempt: Attempt, commands: dict[int, QueuedCommand], writer_id: str = CALLER
+) -> dict[int, Found]:
+    """What a process finds while it folds the entry; the state after it is as without its commands."""
+    found: dict[int, Found] = {}
+
+    def on_entry(entry: Entry, inside: Mapping[int, State], _state: State, _data: bytes) -> None:
+        found.update(find_answers(inside, entry, writer_id, commands))
+
+    of_process = partial(places_of, writer_id=writer_id)
+    data = attempt.claim.data
+    assert fold(keys.KEYS, 0, before, data, on_entry, of_process) == fold(keys.KEYS, 0, before, data)
+    return found
+
+
 def append(name: str, data: bytes = b"") -> Append:
     """Three rows, inlined or not."""
     inlined = {"data": data} if data else {}
@@ -199,7 +216,7 @@ def test_answers_of_the_caller_are_those_that_the_committer_decided() -> None:
         (CALLER, append("e")),
         (OTHER, append("f")),
     )
-    found = find_answers(before, read(attempt), CALLER, of_caller(waiters))
+    found = answers(before, attempt, of_caller(waiters))
     decided = {each.origin.number: each.result for each in waiters if each.origin and each.origin.writer_id == CALLER}
     assert {number: each.result for number, each in found.items()} == decided
     assert {each.sequence for each in found.values()} == {2}
@@ -220,7 +237,7 @@ def test_refused_commands_and_those_without_effect_are_not_carried() -> None:
     )
     assert waiters[2].error is not None
     assert [writer_id for writer_id, _, _, _ in read(attempt).carried or ()] == [OTHER, OTHER]
-    assert find_answers(before, read(attempt), CALLER, of_caller(waiters)) == {}
+    assert answers(before, attempt, of_caller(waiters)) == {}
 
 
 def test_what_follows_a_refused_command_of_a_process_is_not_carried() -> None:
@@ -248,9 +265,9 @@ def test_numbers_that_were_not_handed_over_are_ignored() -> None:
         (OTHER, CreateTopic(topic("t"))), (CALLER, append("a")), (CALLER, InitProducer()), (CALLER, append("b"))
     )
     handed = of_caller(waiters)
-    assert find_answers(before, read(attempt), CALLER, {}) == {}
-    assert find_answers(before, read(attempt), "nobody", handed) == {}
-    found = find_answers(before, read(attempt), CALLER, {4: handed[4], 5: handed[2], 1: handed[2]})
+    assert answers(before, attempt, {}) == {}
+    assert answers(before, attempt, handed, "nobody") == {}
+    found = answers(before, attempt, {4: handed[4], 5: handed[2], 1: handed[2]})
     assert found.keys() == {4}
     assert found[4].result[0].base_offset == 3
 
@@ -260,7 +277,7 @@ def test_rights_are_those_that_the_committer_has_checked() -> None:
     log = Log()
     before, attempt, waiters = log.write((CALLER, InitProducer()))
     older = replace(before, authorization=Authorization("declared"))
-    assert find_answers(older, read(attempt), CALLER, of_caller(waiters))[1].result == waiters[0].result
+    assert answers(older, attempt, of_caller(waiters))[1].result == waiters[0].result
 
 
 @pytest.mark.parametrize("bad", [Append(ProducerIdentity(9, 9, "unknown")), object()], ids=["refused", "no command"])
@@ -270,7 +287,7 @@ def test_a_command_whose_answer_cannot_be_computed_has_an_unknown_outcome(bad: A
     before, attempt, waiters = log.write(
         (CALLER, CreateTopic(topic("t"))), (CALLER, append("a")), (CALLER, InitProducer())
     )
-    found = find_answers(before, read(attempt), CALLER, {**of_caller(waiters), 2: QueuedCommand(bad)})
+    found = answers(before, attempt, {**of_caller(waiters), 2: QueuedCommand(bad)})
     assert found.keys() == {1, 2, 3}
     assert [found[number].result for number in (1, 2, 3)] == [waiters[0].result, None, waiters[2].result]
     assert isinstance(found[2].error, UnknownOutcomeError)

@@ -17,9 +17,8 @@ from txnstore.chain.group_commit import Origin, QueuedCommand
 from txnstore.chain.payload import Payload
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.decide import decide
-from txnstore.core.evolve import evolve
-from txnstore.core.model import NO_FEATURES, value_class
-from txnstore.core.state import State, begin_entry
+from txnstore.core.model import value_class
+from txnstore.core.state import State
 from txnstore.errors import UnknownOutcomeError
 
 #: Whether a principal has a right is decided by the process that writes the entry, before it carries the command.
@@ -101,28 +100,32 @@ class Found:
     error: UnknownOutcomeError | None = None
 
 
+def places_of(entry: Entry, writer_id: str) -> list[int]:
+    """Return after how many events of an entry each command of a process follows."""
+    return [first for carrier, _, first, _ in entry.carried or () if carrier == writer_id]
+
+
 def find_answers(
-    before: State, entry: Entry, writer_id: str, commands: Mapping[int, QueuedCommand]
+    inside: Mapping[int, State], entry: Entry, writer_id: str, commands: Mapping[int, QueuedCommand]
 ) -> dict[int, Found]:
     """Return the answers to those commands of this process that an entry carries, by number.
 
     The rules are pure: the answer is what they give in the state that the command met inside the entry.
 
     Args:
-        before: The state before the entry.
+        inside: The states at :func:`places_of`.
         commands: What this process has handed over, by number.
     """
     found: dict[int, Found] = {}
-    state, position = begin_entry(before, entry.timestamp, entry.requires or NO_FEATURES), 0
-    for carrier, number, first, count in entry.carried or ():
+    for carrier, number, first, _ in entry.carried or ():
         if carrier != writer_id or number not in commands:
             continue
         handed = commands[number]
         try:
-            state, position = evolve(state, *entry.events[position:first]), first
             placed = Payload(f"entry {entry.sequence}").place(handed.command)
-            found[number] = Found(entry.sequence, decide(state, placed, handed.principal, _CHECKED_BEFORE).result)
-            state, position = evolve(state, *entry.events[first : first + count]), first + count
+            found[number] = Found(
+                entry.sequence, decide(inside[first], placed, handed.principal, _CHECKED_BEFORE).result
+            )
         except Exception as cause:  # noqa: BLE001 - the entry is valid: its fold must not fail
             msg = f"the command is in entry {entry.sequence}, and this process does not understand why: {cause!r}"
             found[number] = Found(entry.sequence, error=UnknownOutcomeError(msg))

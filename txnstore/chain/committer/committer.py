@@ -17,7 +17,7 @@ from typing import Protocol
 
 from txnstore._version import __version__
 from txnstore.chain.codec import Entry
-from txnstore.chain.committer.carrying import Found, Horizons, find_answers
+from txnstore.chain.committer.carrying import Found, Horizons, find_answers, places_of
 from txnstore.chain.committer.channel import MAX_FRAME, Channel, ChannelClosedError
 from txnstore.chain.committer.messages import (
     Commands,
@@ -390,11 +390,15 @@ class Committer:
 
     # Of all entries ---------------------------------------------------------------------------------------------------
 
-    def record(self, entry: Entry, before: State, data: bytes) -> None:
+    def places(self, entry: Entry) -> list[int]:
+        """Which states inside an entry :meth:`record` needs."""
+        return places_of(entry, self._writer_id) if self._handed else []
+
+    def record(self, entry: Entry, inside: Mapping[int, State], data: bytes) -> None:
         """Record an entry that any thread of this process folds."""
         self.horizons.record(entry)
         if entry.carried and self._handed:
-            self._found.update(find_answers(before, entry, self._writer_id, dict(self._handed)))
+            self._found.update(find_answers(inside, entry, self._writer_id, dict(self._handed)))
         if self._callers:
             self.push(entry.sequence, data, durable=False)
 
