@@ -12,7 +12,15 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import runtime, topic
-from txnstore.chain.committer.committer import MIN_PATIENCE_MS, Committer, Place
+from txnstore.chain.committer.committer import (
+    HELLO_SECONDS,
+    MAX_SLOWNESS_MS,
+    MAX_WAITS,
+    MIN_PATIENCE_MS,
+    PACES,
+    Committer,
+    Place,
+)
 from txnstore.chain.committer.messages import (
     Commands,
     Declined,
@@ -43,12 +51,15 @@ class Other:
     def __init__(self) -> None:
         self.frames: deque[bytes] = deque([encode_message(Welcome(0, "", 0, 0))])
         self.asked: list[Message] = []
+        #: For how many seconds its answers were waited for.
+        self.waits: list[float | None] = []
         self.closed = False
 
     def send(self, frame: bytes) -> None:
         self.asked.append(decode_message(frame))
 
     def receive(self, timeout: float | None) -> bytes | None:
+        self.waits.append(timeout)
         return self.frames.popleft() if self.frames else None
 
     def close(self) -> None:
@@ -56,18 +67,27 @@ class Other:
 
 
 class Meetings:
-    """A rendezvous that leads to one process after the other; its mailbox never waits."""
+    """A rendezvous that leads to one process after the other; its mailbox never waits.
+
+    One that has waited for a message in vain is led to the process that it has met last, if that is ``there``.
+    """
 
     def __init__(self, *others: Other) -> None:
         self._others = deque(others)
+        self.there: deque[Other] = deque()
+        self._identity, self._is_asking = object(), False
         self.clock = ManualClock()
         self.wait_ms = 0
         self.asked_to: list[bool] = []
         self.mail: deque[object] = deque()
 
     def meet(self, name: str, serve: Any, silent: object = None, *, listen: bool = True) -> Met | None:
+        if self._is_asking:
+            self._is_asking = False
+            return Met(self._identity, channel=self.there.popleft()) if self.there else None
         self.asked_to.append(listen)
-        return Met(object(), channel=self._others.popleft()) if self._others else None
+        self._identity = object()
+        return Met(self._identity, channel=self._others.popleft()) if self._others else None
 
     def mailbox(self) -> Any:
         return self
@@ -77,7 +97,9 @@ class Meetings:
 
     def get(self, timeout: float) -> object:
         self.clock.advance(min(self.wait_ms, math.ceil(timeout * 1000)))
-        return self.mail.popleft() if self.mail else None
+        message = self.mail.popleft() if self.mail else None
+        self._is_asking = message is None
+        return message
 
     def start(self, run: Any) -> None:
         """The test is the thread that reads the channel."""
@@ -148,6 +170,75 @@ def test_messages_show_that_the_committer_is_there_but_not_forever(messages: int
     assert waiter.is_declined is is_answered
     assert waiter.is_doubtful is not is_answered
     assert committer.is_shared is is_answered
+
+
+def test_a_committer_that_answers_a_second_connection_is_waited_for() -> None:
+    """It is slow, as all processes of a busy machine are: a process that replaced it would be as slow."""
+    committer, meetings = caller(Other())
+    committer.join(listen=True)
+    meetings.there.append(asked := Other())
+    meetings.mail.extend([None, Declined((1,))])
+    waiter = waiting()
+    committer.hand_over([waiter], lambda: None)
+    assert waiter.is_declined
+    assert committer.is_shared
+    assert [type(each) for each in asked.asked] == [Hello]
+    assert asked.closed
+
+
+@pytest.mark.parametrize("answer", ["closes", "says nothing", "is another one"])
+def test_a_committer_that_does_not_answer_a_second_connection_is_left(answer: str) -> None:
+    committer, meetings = caller(Other())
+    committer.join(listen=True)
+    meetings.there.append(asked := Other())
+    meetings.mail.extend([None, Declined((1,))])
+    if answer == "is another one":
+        meetings._identity = object()
+    else:
+        asked.frames = deque([b""] if answer == "closes" else [])
+    waiter = waiting()
+    committer.hand_over([waiter], lambda: None)
+    assert not waiter.is_declined
+    assert not committer.is_shared
+    assert asked.closed
+
+
+def test_a_committer_that_is_there_and_commits_nothing_is_left() -> None:
+    """Its storage does not answer, for example."""
+    committer, meetings = caller(Other())
+    committer.join(listen=True)
+    meetings.wait_ms = round(MIN_PATIENCE_MS)
+    meetings.there.extend(Other() for _ in range(100))
+    began = meetings.clock()
+    committer.hand_over([waiting()], lambda: None)
+    assert not committer.is_shared
+    assert meetings.clock() - began == MAX_WAITS * MIN_PATIENCE_MS
+
+
+def test_patience_is_several_times_the_last_wait_for_an_answer() -> None:
+    committer, meetings = caller(Other())
+    committer.join(listen=True)
+    meetings.wait_ms = 800
+    meetings.put(Declined((1,)))
+    committer.hand_over([waiting()], lambda: None)
+    began, meetings.wait_ms = meetings.clock(), 60_000
+    committer.hand_over([waiting()], lambda: None)
+    assert not committer.is_shared
+    assert meetings.clock() - began == PACES * 800
+
+
+def test_patience_doubles_with_each_process_that_does_not_answer_up_to_a_limit() -> None:
+    silent = [Other() for _ in range(4)]
+    for each in silent:
+        each.frames.clear()
+    committer, _ = caller(*silent, other := Other())
+    for _ in silent:
+        assert not committer.join(listen=True)
+    assert committer.join(listen=True)
+    waits = [each.waits[0] for each in (*silent, other)]
+    longest = MAX_SLOWNESS_MS / 1000
+    assert waits == [min(HELLO_SECONDS * 2**times, longest) for times in range(5)]
+    assert waits[-1] == longest
 
 
 def test_a_process_that_does_not_answer_is_replaced_also_by_one_that_would_only_connect() -> None:

@@ -39,8 +39,8 @@ from txnstore.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 
-#: A caller commits itself after so many latencies of the committer without a message, and at least so many ms; and
-#: after so many times that time without an answer.
+#: A caller asks whether the committer is there after so many latencies of it without a message, and at least so many
+#: ms; it commits itself if it is not, and after so many times that time without an answer.
 PATIENCE, MIN_PATIENCE_MS, MAX_WAITS = 20.0, 1_000.0, 5
 #: Its patience is no longer: the first latency that a committer measures may be that of a connection that is made.
 MAX_PATIENCE_MS = 3_000.0
@@ -48,8 +48,12 @@ MAX_PATIENCE_MS = 3_000.0
 GATHERING = 0.25
 #: A larger entry goes to callers without its payload.
 MAX_PUSHED = 64 * 1024
-#: Seconds for which a process waits for the first message of another one.
-HELLO_SECONDS = 1.0
+#: Seconds for which a process waits at least for the first message of another one.
+HELLO_SECONDS = 3.0
+#: On a busy machine all processes are slow, and one that replaces the committer makes it worse for all. So a process
+#: waits for so many times as long as it has waited lately, twice as long after each one that did not answer, but never
+#: for more than so many ms.
+PACES, MAX_SLOWNESS_MS = 4.0, 16_000.0
 
 
 @value_class()
@@ -143,6 +147,8 @@ class Committer:
         self._identity: object = None
         self._silent: object = None
         self._patience_ms = MIN_PATIENCE_MS
+        #: How long it waits at least for any other process, after what it has waited for lately.
+        self._slowness_ms = 0.0
         self._listener: Listener | None = None
         #: Whether other processes can ever be met; unset for good if the one met uses another storage.
         self._is_possible = True
@@ -224,7 +230,7 @@ class Committer:
     def _greet(self, channel: Channel, identity: object) -> bool:
         """Say hello; False if the other process does not answer, or shares nothing with this one."""
         try:
-            welcome = _ask_welcome(channel, self._place, self._writer_id)
+            welcome = self._ask_welcome(channel, self._writer_id)
         except (ChannelClosedError, UnreadableMessageError):
             welcome = None
         has_entry = None if welcome is None else self._chain.has_entry(welcome.sequence, welcome.entry_hash)
@@ -309,9 +315,12 @@ class Committer:
         while self._channel is channel and not all(
             number in declined or self._is_carried(waiter) for number, waiter in handed.items()
         ):
-            now = self._runtime.monotonic()
-            remaining = min(heard + self._patience_ms, began + MAX_WAITS * self._patience_ms) - now
+            now, patience_ms = self._runtime.monotonic(), max(self._patience_ms, self._slowness_ms)
+            remaining = min(heard + patience_ms, began + MAX_WAITS * patience_ms) - now
             news = self._news.get(remaining / 1000) if remaining > 0 else None
+            if news is None and remaining > 0 and self._is_there():
+                heard = self._runtime.monotonic()
+                continue
             if news is None:
                 self._silent = self._identity
                 self._leave(channel)
@@ -321,7 +330,32 @@ class Committer:
                 declined.update(number for number in news.numbers if number in handed)
             elif news is channel:
                 self._leave(channel)
+        if self._channel is channel:
+            self._waited(PACES * (self._runtime.monotonic() - began))
         return declined
+
+    def _is_there(self) -> bool:
+        """Whether the committer answers a second connection: it is slow, or others win its slots."""
+        met = self._rendezvous.meet(self._place.name, lambda _: None, listen=False)
+        if met is None or met.channel is None:
+            return False
+        try:
+            is_same = met.identity == self._identity
+            return is_same and self._ask_welcome(met.channel, f"{self._writer_id} asks") is not None
+        except (ChannelClosedError, UnreadableMessageError):
+            return False
+        finally:
+            met.channel.close()
+
+    def _ask_welcome(self, channel: Channel, writer_id: str) -> Welcome | None:
+        began, patience_ms = self._runtime.monotonic(), max(HELLO_SECONDS * 1000, self._slowness_ms)
+        welcome = _ask_welcome(channel, self._place, writer_id, patience_ms / 1000)
+        self._waited(2 * patience_ms if welcome is None else PACES * (self._runtime.monotonic() - began))
+        return welcome
+
+    def _waited(self, suggested_ms: float) -> None:
+        """Be as patient with other processes from now on as a wait suggests, and not much less than before."""
+        self._slowness_ms = min(max(0.9 * self._slowness_ms, suggested_ms), MAX_SLOWNESS_MS)
 
     def _is_carried(self, waiter: QueuedCommand) -> bool:
         """Whether an entry carries a command, under any number that it was handed over with."""
@@ -543,11 +577,11 @@ class Committer:
             self._leave(channel)
 
 
-def _ask_welcome(channel: Channel, place: Place, writer_id: str) -> Welcome | None:
+def _ask_welcome(channel: Channel, place: Place, writer_id: str, seconds: float) -> Welcome | None:
     """Say hello, and return the answer; None if there is none in time."""
     channel.send(encode_message(Hello(place.chain, writer_id)))
     while True:
-        frame = channel.receive(HELLO_SECONDS)
+        frame = channel.receive(seconds)
         message = decode_message(frame) if frame is not None else None
         if message is None or isinstance(message, Welcome):
             return message  # What comes before it is an entry, which is read later.
@@ -574,7 +608,7 @@ def find_committer(rendezvous: Rendezvous, place: Place, writer_id: str) -> Foun
     if met is None or met.channel is None:
         return None
     try:
-        is_answering = _ask_welcome(met.channel, place, writer_id) is not None
+        is_answering = _ask_welcome(met.channel, place, writer_id, HELLO_SECONDS) is not None
     except (ChannelClosedError, UnreadableMessageError):
         is_answering = False
     finally:
