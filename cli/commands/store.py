@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from txnstore.cli.output import instant
 from txnstore.cli.values import Duration, Integer
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.phrases import size
+
+if TYPE_CHECKING:
+    from txnstore.chain.committer.committer import FoundCommitter
 
 
 @click.command()
@@ -70,6 +74,7 @@ def info(app: App) -> None:
                 "entries": view.sequence,
                 "entries_per_chain": [chain.sequence for chain in view.states],
                 "journal_watermarks": [chain.journal_watermark for chain in view.states],
+                "committers": _committers(app, connection.chains.find_committers()),
                 "last_entry": instant(view.timestamp) if view.sequence else None,
                 "topics": len(view.topics),
                 "partitions": len(view.partitions),
@@ -84,6 +89,17 @@ def info(app: App) -> None:
                 "metrics": _metrics(app, asdict(connection.metrics())),
             }
         )
+
+
+def _committers(app: App, found: Mapping[int, FoundCommitter]) -> dict[str, Any] | str:
+    """The process that commits for others, by chain."""
+    if app.out.as_json:
+        return {str(number): asdict(committer) for number, committer in found.items()}
+    names = {
+        number: " at ".join(filter(None, [f"process {committer.process_id or 'unknown'}", committer.address]))
+        for number, committer in found.items()
+    }
+    return ", ".join(f"{name} for chain {number}" for number, name in names.items())
 
 
 def _metrics(app: App, metrics: dict[str, Any]) -> dict[str, Any] | str:

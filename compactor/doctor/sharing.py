@@ -19,9 +19,7 @@ def sharing_findings(connection: Connection) -> Iterator[Finding]:
         message = f"the processes of this machine share no entries, and take turns instead: {error}"
         yield Finding("sharing", "meeting", Severity.NOTE, message)
         return
-    chains = connection.chains
-    found_by_chain = chains.concurrently({chain.number: chain.find_committer for chain in chains})
-    committers = {number: found for number, found in found_by_chain.items() if found is not None}
+    committers = connection.chains.find_committers()
     for number, found in committers.items():
         process = "a process" if found.process_id is None else f"process {found.process_id}"
         process += f" at {found.address}" if found.address else " of this machine"

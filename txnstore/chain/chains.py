@@ -12,6 +12,7 @@ from txnstore.chain.ages import Ages
 from txnstore.chain.boundary import OvertakenError
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints.checkpoint import read_hint
+from txnstore.chain.committer.committer import FoundCommitter
 from txnstore.chain.context import ChainContext
 from txnstore.chain.earlier_states import EarlierStates, check_entries, check_timestamp
 from txnstore.chain.identity import Identity
@@ -225,6 +226,11 @@ class Chains:
     def expired_members(self, group: str) -> ExpiredMembers:
         """The members of a group whose leases have expired, as this process measures; each with its watched renewal."""
         return self.ages.expired_members([chain.state for chain in self._chains], group)
+
+    def find_committers(self) -> dict[int, FoundCommitter]:
+        """Find the processes of this machine that commit for others, by chain, without any effect."""
+        found = self.concurrently({chain.number: chain.find_committer for chain in self})
+        return {number: committer for number, committer in found.items() if committer is not None}
 
     # Concurrent work on several chains --------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import txnstore
 from tests.harness.executors import DeferredExecutor
 from tests.helpers.cli import Cli
 from tests.helpers.connections import connection_of
+from txnstore.chain.committer.sharing import VARIABLE
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn
@@ -49,6 +52,27 @@ def test_info_shows_the_number_of_chains(cli: Cli, tmp_path: Path) -> None:
     (info,) = cli.ok("info", "--json").lines
     assert (info["chains"], sum(info["entries_per_chain"]), len(info["entries_per_chain"])) == (3, info["entries"], 3)
     assert "entries per chain" in cli.ok("info").out
+
+
+@pytest.mark.parametrize("sharing", ["on", "off"])
+def test_info_shows_who_commits_for_others(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharing: str
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # Short, as a path of a socket must be.
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.setenv(VARIABLE, "on")
+        url = (tmp_path / "shared").as_uri()
+        with txnstore.create(url, chains=2) as store:
+            assert cli("info", "--json", url=url).lines[0]["committers"] == {}
+            committer = store._connection.chains[1]._committer
+            assert committer is not None
+            committer.join(listen=True)
+            monkeypatch.setenv(VARIABLE, sharing)
+            (info,) = cli("info", "--json", url=url).lines
+            text = cli("info", url=url).out
+    assert (f"process {os.getpid()} for chain 1" in text) is (sharing == "on")
+    by_chain = {chain: (each["process_id"], each["is_answering"]) for chain, each in info["committers"].items()}
+    assert by_chain == ({"1": (os.getpid(), True)} if sharing == "on" else {})
 
 
 def test_info_shows_the_largest_timeout(cli: Cli, tmp_path: Path) -> None:
