@@ -785,10 +785,11 @@ class Chain:
         same entries write the same checkpoint, and a later one needs its index files.
         """
         state = self._saver.edge_state
-        if state is None or self._undecided is not None or self._written_until <= self._saved_until:
+        saved_until = 0 if self._saver.has_failed else self._saved_until  # What the hint names counts in any case.
+        if state is None or self._undecided is not None or self._written_until <= saved_until:
             return None
         distance = interval(state, FAN)
-        if state.sequence - self._saved_until < distance or not self._may_maintain(self._context.principal):
+        if state.sequence - saved_until < distance or not self._may_maintain(self._context.principal):
             return None
         try:
             self.check_features()  # A checkpoint of this release lacks what it does not know.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
@@ -13,9 +13,11 @@ import pytest
 
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
+from tests.helpers.interleaving import Interleaved
 from tests.helpers.later import append_entry
 from tests.helpers.shell import GatedStore, another_process, backend, new_store, runtime, sound
 from tests.helpers.shop import ALICE, ALICES, Shop
+from tests.helpers.tables import EngineObjects
 from txnstore import connection, threads
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.index import FAN
@@ -159,43 +161,18 @@ def test_each_chain_has_its_own_last_checkpoint() -> None:
 # Beside others --------------------------------------------------------------------------------------------------------
 
 
-class Beside(MemoryStore):
-    """Storage that lets another process work before a request of this one: ``then``, once, before ``due``."""
-
-    def __init__(self, objects: MemoryStore, due: tuple[str, str], then: Callable[[], object]) -> None:
-        self.__dict__.update(objects.__dict__)
-        self._due, self._then, self.begun = due, then, False
-
-    def _before(self, *request: str) -> None:
-        if request == self._due and not self.begun:
-            self.begun = True
-            self._then()
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        self._before("get", key)
-        return super().get(key, start, end)
-
-    def put(self, key: str, data: bytes) -> None:
-        self._before("put", key)
-        super().put(key, data)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._before("put_if_absent", key)
-        return super().put_if_absent(key, data)
-
-
 @pytest.mark.parametrize("due", [("put", keys.index_file(0, 0, 16)), ("put_if_absent", keys.checkpoint_state(0, 16))])
 def test_of_two_that_close_at_the_same_time_one_creates_the_checkpoint(due: tuple[str, str]) -> None:
     """Both have read the hint before either has written: the create of the state decides, and its creator hints."""
-    objects = MemoryStore()
+    objects = EngineObjects(ManualClock())
     first = written(new_store(objects), 17)
     second = another_process(first)
     second.create_topic("of-the-second")
-    beside = Beside(objects, due, second.close)
+    beside = Interleaved(objects, lambda *request: request == due, second.close)
     third = another_process(first, beside)
     third.create_topic("of-the-third")
     assert closing(third)[-1] == ("put_if_absent", keys.checkpoint_state(0, 16))
-    assert beside.begun
+    assert beside.struck
     assert (saved(objects), hinted(objects)) == ([16], 16)
     assert head(another_process(first)) == 19
 
@@ -272,6 +249,22 @@ def test_a_close_does_not_fail_with_its_checkpoint(request_: tuple[str, str], fa
     written(store, 29).close()
     assert hinted(objects) == 24
     assert head(another_process(store, objects)) == 29
+
+
+@pytest.mark.parametrize("part", [".index", "state.json", "latest"])
+def test_a_close_repeats_a_checkpoint_that_has_failed_since_the_last_one(part: str) -> None:
+    """That of every 64 entries. A commit does not repeat it: it would try again and again while the storage fails."""
+    faults = FaultStore(MemoryStore(), no_faults)
+    store = written(new_store(faults), 63)
+    faults.plan = on(Fault.ERROR_BEFORE, "put", key_contains=part, times=None)
+    written(store, 66)
+    faults.plan = no_faults
+    assert (hinted(backend(store)), store.metrics().checkpoint_failures) == (0, 1)
+    written(store, 70)
+    assert hinted(backend(store)) == 0
+    store.close()
+    assert (saved(backend(store)), hinted(backend(store))) == ([64], 64)
+    assert closing(store) == []
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])

@@ -60,6 +60,8 @@ class Saver:
         #: The keys of the index files of the last checkpoint, which need not be written again. Written by the thread
         #: that writes a checkpoint; replaced in one step: a lost update costs a PUT of the same bytes.
         self._stored: frozenset[str] = frozenset()
+        #: Whether the newest checkpoint that was begun has failed.
+        self.has_failed = False
         #: The number of checkpoints that this process has begun to write before it closes the store.
         self._saves = 0
 
@@ -93,7 +95,8 @@ class Saver:
         try:
             hint = checkpoint.decode_hint(self._keys, self._number, checkpoint.read_hint(self._objects, self._number))
             if state.sequence - hint.sequence >= distance:
-                self._save(state, edges, is_last=True)
+                # What has failed may have written the state: that it exists does not mean that another one hints.
+                self._save(state, edges, is_last=not self.has_failed)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next process that closes writes one
             self._log_failure(state, error)
 
@@ -115,6 +118,7 @@ class Saver:
         self._objects.put(*checkpoint.hint_to(self._keys, state, boundary, head))
         self._stored = frozenset(index_keys)
         self._metrics.checkpoints += 1
+        self.has_failed = False
 
     def _listed(self, stored: frozenset[str]) -> frozenset[str]:
         """Return the stored index files that still exist; looks for them at each checkpoint of :data:`_LIST_EVERY`."""
@@ -158,10 +162,11 @@ class Saver:
             state, edges = waiting
             try:
                 self._save(state, edges)
-            except Exception as error:  # noqa: BLE001 - logged and counted; the next interval repeats it
+            except Exception as error:  # noqa: BLE001 - logged and counted; the next interval, or the close, repeats it
                 self._log_failure(state, error)
 
     def _log_failure(self, state: State, error: Exception) -> None:
+        self.has_failed = True
         self._metrics.checkpoint_failures += 1
         extra = {"chain": self._number, "sequence": state.sequence, "error": f"{type(error).__name__}: {error}"}
         _LOG.warning("checkpoint not written", extra=extra)
