@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.helpers.shell import runtime
 from txnstore.chain.committer import committer as module
+from txnstore.chain.committer.channel import Channel
 from txnstore.chain.committer.committer import Place
 from txnstore.chain.committer.rendezvous import UnixSockets
 from txnstore.compactor import Finding, Severity
@@ -85,6 +87,27 @@ def test_a_process_that_does_not_answer_is_named(store: Store, folder: Path, mon
         (finding,) = findings(store)
     assert finding.severity is Severity.NOTE
     assert "does not answer" in finding.message
+
+
+def test_all_chains_are_asked_at_the_same_time(
+    objects: MemoryStore, sockets: UnixSockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that do not answer cost the doctor the time of one, however many chains there are."""
+    monkeypatch.setattr(module, "HELLO_SECONDS", 60)
+    together = threading.Barrier(3)
+
+    def serve(channel: Channel) -> None:
+        together.wait(60)
+        channel.close()
+
+    with create_on(objects, chains=3, runtime=replace(runtime(), rendezvous=lambda: sockets)) as store:
+        met = [sockets.meet(chain._place().name, serve) for chain in store._connection.chains]
+        listeners = [each.listener for each in met if each is not None and each.listener is not None]
+        assert len(listeners) == 3
+        assert [finding.severity for finding in findings(store)] == [Severity.NOTE] * 3
+        assert not together.broken
+        for listener in listeners:
+            listener.close()
 
 
 def test_a_folder_that_cannot_be_used_is_named(store: Store, folder: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import runtime, topic
+from txnstore.chain.committer import committer as module
 from txnstore.chain.committer.committer import (
     HELLO_SECONDS,
     MAX_SLOWNESS_MS,
@@ -415,6 +416,57 @@ def test_the_end_of_an_earlier_channel_does_not_end_the_newest_one() -> None:
     assert committer.is_shared
     assert waiter.is_declined
     assert not second.closed
+
+
+@pytest.mark.parametrize("step", ["receive", "has_entry", "refresh", "start"])
+def test_an_interrupt_leaves_no_half_joined_process(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a commit meets the committer: the next commit meets it again."""
+    first, second = Other(), Other()
+    committer, meetings = caller(first, second)
+    made: Any = committer
+    of = {"receive": first, "start": meetings}.get(step, made.chain)
+    with monkeypatch.context() as patch:
+        patch.setattr(of, step, _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            committer.join(listen=True)
+    assert first.closed
+    assert not committer.is_shared
+    assert committer.join(listen=True)
+    assert committer._channel is second
+
+
+def test_an_interrupt_while_a_command_waits_leaves_its_outcome_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    committer, meetings = caller(Other())
+    committer.join(listen=True)
+    waiter = waiting()
+    with monkeypatch.context() as patch:
+        patch.setattr(meetings, "get", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            committer.hand_over([waiter], lambda: None)
+    assert (waiter.done, waiter.is_doubtful) == (False, True)
+    assert committer.is_shared
+    meetings.put(Declined((2,)))
+    following = waiting("u")
+    committer.hand_over([following], lambda: None)
+    assert (following.is_declined, following.is_doubtful) == (True, False)
+
+
+def _interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_command_that_no_frame_holds_is_left_to_its_process(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, waiter = Other(), waiting()
+    committer, meetings = caller(other)
+    committer.join(listen=True)
+    size = len(encode_message(Commands(0, 0, 0, ((1, waiter.principal, waiter.command),))))
+    monkeypatch.setattr(module, "MAX_FRAME", size - more)
+    meetings.put(Declined((1,)))
+    committer.hand_over([waiter], lambda: None)
+    assert [type(each) for each in other.asked] == ([Hello] if more else [Hello, Commands])
+    assert (waiter.done, waiter.is_declined, waiter.is_doubtful) == (False, True, False)
+    assert committer.is_shared
 
 
 def test_who_cannot_read_the_entries_of_the_other_process_commits_alone() -> None:
