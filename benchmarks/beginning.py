@@ -135,7 +135,7 @@ def _write_files(folder: str, number: int, pipe: Connection) -> None:
 
 
 def _write_commits(folder: str, number: int, pipe: Connection) -> None:
-    _commit_in_memory(VALUES["small"])
+    commit_in_memory(VALUES["small"])
     with txnstore.open(f"{folder}/store") as store:
         pipe.send("ready")
         pipe.recv()
@@ -176,7 +176,7 @@ def _write(opened: Callable[[], Store], value: bytes, number: int, pipe: Connect
 
     Sends the seconds of its first commit and of the others, and its conditional PUTs of entries.
     """
-    _commit_in_memory(value)
+    commit_in_memory(value)
     with opened() as store:
         pipe.send("ready")
         pipe.recv()
@@ -192,7 +192,7 @@ def _write(opened: Callable[[], Store], value: bytes, number: int, pipe: Connect
         pipe.send((waits[0], waits[1:], metrics.commits + metrics.conflicts))
 
 
-def _commit_in_memory(value: bytes) -> None:
+def commit_in_memory(value: bytes) -> None:
     """Import what a commit needs."""
     with create_on(MemoryStore()) as store, store.producer("any") as producer, producer.transaction() as txn:
         store.create_topic("t")

@@ -142,9 +142,17 @@ def sharing(is_on: bool, *, network: bool = False) -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-def processes(count: int, write: Callable[[int, Connection], None]) -> list[Any]:
-    """The reports of ``count`` processes that do the same at a time; ``write`` gets the number of the process first."""
-    context = get_context("spawn")
+def processes(count: int, write: Callable[[int, Connection], None], imports: str = "") -> list[Any]:
+    """The reports of ``count`` processes that do the same at a time.
+
+    Args:
+        count: The number of processes.
+        write: What each of them does, with its number and a pipe.
+        imports: A module that imports what they need: they are forks of a process that has imported it.
+    """
+    context = get_context("forkserver" if imports else "spawn")
+    if imports:
+        context.set_forkserver_preload([imports])
     ends = [context.Pipe() for _ in range(count)]
     target = partial(_apart, write) if os.environ.get(VARIABLE, "").startswith("tcp:") else write
     writers = [context.Process(target=target, args=(number, theirs)) for number, (_, theirs) in enumerate(ends)]
