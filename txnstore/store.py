@@ -348,7 +348,7 @@ class Store:
         transactional_id: str | None = None,
         transaction_timeout: float = 60.0,
         *,
-        batch_bytes: int = 8 * 1024 * 1024,
+        batch_bytes: int = 16 * 1024 * 1024,
         buffer_bytes: int = 32 * 1024 * 1024,
         linger: float | Literal["default"] | None = "default",
         delivery_timeout: float = 120.0,

@@ -52,7 +52,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Store.metrics": {"status": False},
     "Store.producer": {
         "transaction_timeout": 60.0,
-        "batch_bytes": 8 * MIB,
+        "batch_bytes": 16 * MIB,
         "buffer_bytes": 32 * MIB,
         "linger": "default",
         "delivery_timeout": 120.0,
