@@ -172,6 +172,31 @@ def test_large_segments_are_split_into_shares_and_small_ones_are_not() -> None:
     assert pickle.loads(pickle.dumps(groups)) == groups  # noqa: S301 - our own bytes; Spark does the same
 
 
+def test_partitions_that_are_nearly_equal_have_a_task_each() -> None:
+    """One with a little more than the mean is neither split, nor are its last rows read by a task of their own."""
+
+    def part(partition: int, first: int, size: int, rows: int) -> Slice:
+        segment = Segment(f"k{partition}-{first}", "parquet", size, "", rows, footer_size=1000, footer_sha256="")
+        batch = Batch(first, first + rows, rows, segment, 0, 0)
+        return Slice(TopicPartition("t", partition), batch, first, first + rows)
+
+    topic = CatalogTopic(
+        name="t", topic_id="i", partitions=4, schema=None, key=None, timestamp=None, config={}, created_at=0
+    )
+    sizes = (9_445_470, 9_442_582, 9_456_941, 9_447_460)
+    one_segment = [part(number, 0, size, 250_000) for number, size in enumerate(sizes)]
+    groups = group_by_task([(topic, one_segment)], processors=2)
+    assert [(each.slices, each.share) for each in groups] == [((each,), None) for each in one_segment]
+    two_segments = [
+        each
+        for number, size in enumerate(sizes)
+        for each in (part(number, 0, size * 2, 500_000), part(number, 500_000, size // 2, 130_000))
+    ]
+    groups = group_by_task([(topic, two_segments)], processors=2)
+    assert [len({each.tp for each in group.slices}) for group in groups] == [1] * 4
+    assert len(group_by_task([(topic, one_segment)], 4, processors=2)) > 4  # Who asks for four gets at least four.
+
+
 def test_small_reads_have_two_tasks_for_each_processor() -> None:
     """Within bounds: each task costs more than its share of a small read. ``minPartitions`` asks for more."""
 

@@ -37,6 +37,8 @@ _MAX_TASK_BYTES, _MIN_TASK_BYTES = 64 << 20, 4 << 20
 #: The tasks of a small read for each processor of the driver, and their bounds. Each task costs Spark some 30 ms of a
 #: processor, as much as the transport of 100,000 rows; with two for a processor, unequal ones still fill all of them.
 _TASKS_PER_PROCESSOR, _MIN_TASKS, _MAX_TASKS = 2, 4, 16
+#: A suitable task may have this part of the mean more bytes.
+_SLACK = 8
 #: The cost of opening an object, in bytes.
 _OPEN_COST = 256 << 10
 
@@ -129,7 +131,10 @@ def group_by_task(
     total_cost = sum(_read_cost(part) for _, slices in slices_of_topics for part in slices)
     min_bytes = _MIN_TASK_BYTES if min_partitions is None else 1
     suitable_tasks = min(_MAX_TASKS, max(_MIN_TASKS, _TASKS_PER_PROCESSOR * (processors or os.cpu_count() or 1)))
-    target_bytes = min(_MAX_TASK_BYTES, max(min_bytes, total_cost // (min_partitions or suitable_tasks)))
+    mean_bytes = total_cost // (min_partitions or suitable_tasks)
+    if min_partitions is None:  # Else of partitions that are nearly equal, each above the mean takes a task more.
+        mean_bytes += mean_bytes // _SLACK
+    target_bytes = min(_MAX_TASK_BYTES, max(min_bytes, mean_bytes))
     return [
         slice_group
         for topic, slices in slices_of_topics

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from txnstore.connection import Connection
 from txnstore.errors import InvalidConfigError, SchemaMismatchError
 from txnstore.read.expired import expirations
+from txnstore.read.ranged import Fetch, choose_fetch_mode
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import read_share
 from txnstore.read.rows import Columns
@@ -26,6 +27,7 @@ from txnstore.spark.options import Location, ReadOptions
 from txnstore.spark.reads.planning import SliceGroup, plan, projection_schema, view_to_read, with_topics
 from txnstore.spark.stores import open_objects, open_reader
 from txnstore.spark.workers import Sent, freeze_worker_objects
+from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import RecentObjects
 from txnstore.threads import Workers
 
@@ -87,13 +89,25 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
             if group.share is None:
                 partitions = {group.topic.name: len({part.tp for part in group.slices})}
                 caching_objects = RecentObjects(objects).with_read_cache(partitions)
-                tables = read_ahead(caching_objects, pool, group.slices, columns)
+                ahead = _decodes_ahead(objects, group, columns)
+                tables = read_ahead(caching_objects, pool, group.slices, columns, decode_ahead=ahead)
             else:
                 tables = read_share(objects, group.slices[0], columns, group.share)
             yield from types.to_batches(tables, schema)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         objects.close()
+
+
+def _decodes_ahead(objects: ObjectStore, group: SliceGroup, columns: Columns) -> bool:
+    """Whether other threads decode, because they also fetch what they decode, from afar.
+
+    Otherwise the thread of the task decodes, which takes less of a processor: Arrow then uses the memory of the last
+    piece again. The other processors have tasks of their own.
+    """
+    if objects.url.startswith("file:"):
+        return False
+    return any(choose_fetch_mode(part, columns) is Fetch.RANGES for part in group.slices)
 
 
 def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Schema:
