@@ -315,6 +315,17 @@ class Connection:
 
         return TcpNetwork(address, self.objects, keys.Keys(store_id), self.runtime)
 
+    def check_network(self) -> None:
+        """Check that this process can commit for other machines, if it has an address for that.
+
+        Raises:
+            OSError: The address is none of this machine.
+            InvalidConfigError: The package for certificates is not installed.
+        """
+        network = self._network(self.store_id)
+        if network is not None:
+            network.check()
+
     def _in_background(self) -> Executor:
         return self._executor_for(_BACKGROUND, self.runtime.background)
 

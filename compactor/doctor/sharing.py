@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from txnstore.compactor.doctor.findings import Finding, Severity
 from txnstore.connection import Connection
+from txnstore.errors import InvalidConfigError
 
 
 def sharing_findings(connection: Connection) -> Iterator[Finding]:
@@ -15,10 +16,15 @@ def sharing_findings(connection: Connection) -> Iterator[Finding]:
         return
     try:
         rendezvous.check()
+        can_meet = True
     except OSError as error:
-        message = f"the processes of this machine share no entries, and take turns instead: {error}"
+        can_meet = False
+        message = f"the processes of this machine do not meet, and take turns unless they do by the network: {error}"
         yield Finding("sharing", "meeting", Severity.NOTE, message)
-        return
+    try:
+        connection.check_network()
+    except (OSError, InvalidConfigError) as error:
+        yield Finding("sharing", "network", Severity.NOTE, f"a process here cannot commit for other machines: {error}")
     committers = connection.chains.find_committers()
     for number, found in committers.items():
         process = "a process" if found.process_id is None else f"process {found.process_id}"
@@ -33,6 +39,6 @@ def sharing_findings(connection: Connection) -> Iterator[Finding]:
             message += f"{why}; the next process that commits takes its place"
             severity = Severity.NOTE
         yield Finding("sharing", "committer", severity, message)
-    if not committers:
+    if can_meet and not committers:
         message = "processes of this machine can share entries; none commits for others now"
         yield Finding("sharing", "committer", Severity.OK, message)

@@ -122,7 +122,7 @@ COMMITTER = (
     Mutant(
         "one that others have replaced goes on",
         NetworkMeeting.is_replaced,
-        "return True",
+        "return self._successor is not None",
         "return False",
         test=f"{_NETWORK}test_a_silent_process_is_replaced_and_notices_it",
     ),

@@ -34,6 +34,9 @@ class SimulatedNetwork:
         """Return where the processes of a chain meet."""
         return NetworkMeeting(self, chain, machine)
 
+    def check(self) -> None:
+        """Check that this process can listen, which it can."""
+
     def listen(self, chain: int, serve: Callable[[Channel], None]) -> CommitterDocument:
         """Begin to listen for a chain; see :class:`txnstore.chain.committer.network.Links`."""
         if self._wires.happens():

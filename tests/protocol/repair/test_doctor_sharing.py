@@ -133,3 +133,26 @@ def test_the_process_that_commits_for_other_machines_is_named(store: Store, obje
     (finding,) = findings(store)
     assert finding.severity is Severity.NOTE
     assert "it has ended" in finding.message
+
+
+def test_an_address_at_which_no_process_can_listen_is_named(objects: MemoryStore, sockets: UnixSockets) -> None:
+    here = replace(runtime(), rendezvous=lambda: sockets)
+    with create_on(objects, committer="tcp://192.0.2.1", runtime=here) as store:
+        network, _ = findings(store)
+        assert network.severity is Severity.NOTE
+        assert "cannot commit for other machines" in network.message
+
+
+def test_the_network_is_told_of_where_the_processes_of_the_machine_cannot_meet(
+    objects: MemoryStore, sockets: UnixSockets, folder: Path
+) -> None:
+    folder.touch()
+    with create_on(
+        objects, committer="tcp://127.0.0.1", runtime=replace(runtime(), rendezvous=lambda: sockets)
+    ) as store:
+        committer = store._connection.chain._committer
+        assert committer is not None
+        committer.join(listen=True)
+        meeting, network = findings(store)
+        assert "do not meet" in meeting.message
+        assert "at 127.0.0.1:" in network.message

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import TypeAlias
 
 import pytest
 
 from tests.helpers.shell import in_threads
 from txnstore.chain.committer import channel as module
+from txnstore.chain.committer import tls
 from txnstore.chain.committer.channel import MAX_FRAME, Channel, ChannelClosedError, SocketChannel
 from txnstore.chain.committer.tls import Tls, make_identity
 
@@ -193,3 +196,60 @@ def test_waiting_for_a_frame_ends(pair: tuple[SocketChannel, socket.socket], sec
     assert channel.receive(seconds) is None
     other.sendall((1).to_bytes(4, "big") + b"a")
     assert channel.receive(240) == b"a"
+
+
+class Trickle:
+    """A cipher of a channel to which the other side sends a byte, each time that it has read one."""
+
+    def __init__(self, theirs: socket.socket) -> None:
+        self._theirs, self.opened = theirs, 0
+
+    def seal(self, data: bytes) -> bytes:
+        return data
+
+    def open(self, data: bytes) -> bytes:
+        self.opened += bool(data)
+        assert self.opened < 100
+        self._theirs.send(b"x")
+        return b""
+
+
+def ticking(step: float) -> Callable[[], float]:
+    """A clock that goes on by ``step`` seconds at each look, from 0."""
+    looks = count()
+    return lambda: next(looks) * step
+
+
+def test_a_process_that_sends_byte_by_byte_is_not_waited_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "monotonic", ticking(0.25))
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(select, "poll", lambda: Patient(ours))
+    channel = SocketChannel(ours, Trickle(theirs))
+    assert channel.receive(1.0) is None
+    channel.close()
+    theirs.close()
+
+
+class Patient:
+    """A poll that finds something as long as it may wait."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def register(self, sock: socket.socket, _: int) -> None:
+        assert sock is self._sock
+
+    def poll(self, timeout: float) -> bool:
+        return timeout > 0
+
+
+def test_a_handshake_byte_by_byte_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "monotonic", ticking(0.25))
+    ours, theirs = socket.socketpair()
+    ours.settimeout(1.0)
+    theirs.send(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + bytes(1_000))  # Begins a hello of 16 KiB.
+    monkeypatch.setattr(tls, "_READ", 1)
+    with pytest.raises(TimeoutError):
+        Tls.accepted(ours, make_identity())
+    ours.close()
+    theirs.close()

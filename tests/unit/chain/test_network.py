@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 import tempfile
@@ -192,6 +194,7 @@ def test_a_copy_of_the_store_has_the_announcement_and_does_not_share(machine: Ma
         json.dumps([__version__, KEYS.store_id, [0]]).encode(),
         json.dumps([__version__, "another store", 0]).encode(),
         bytes(5_000),
+        b"[" * 4_000,
     ],
 )  # fmt: skip
 def test_who_speaks_another_language_is_left(machine: Make, said: bytes) -> None:
@@ -326,19 +329,36 @@ def test_a_process_that_cannot_be_reached_goes_on_and_is_not_called_again_at_onc
 
     monkeypatch.setattr(module, "connect", refuse)
     two = second.listen().listener
+    announced = second.announcement()
     assert one is not None
     assert two is not None
-    first.clock.advance(LOOK_MS)
-    assert not one.is_current(look=True)  # It leaves its place for once, to call the other one.
-    one.close()
-    again = first.listen().listener
-    assert again is not None
-    assert len(calls) == 2
-    for _ in range(3):
+    for _ in range(RETRY_MS // LOOK_MS):
         first.clock.advance(LOOK_MS)
-        assert again.is_current(look=True)
-    assert two.is_current(look=False)
-    assert RETRY_MS > 3 * LOOK_MS
+        assert one.is_current(look=True)
+        assert two.is_current(look=True)
+    assert len(calls) == 2
+    assert first.announcement() == announced
+    first.clock.advance(LOOK_MS)
+    assert one.is_current(look=True)
+    assert len(calls) == 3
+
+
+def test_several_that_cannot_be_reached_are_not_called_in_turns(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, calls = machine(), list[str]()
+
+    def refuse(document: CommitterDocument) -> SocketChannel:
+        calls.append(document.fingerprint)
+        raise TimeoutError("no route")
+
+    monkeypatch.setattr(module, "connect", refuse)
+    listener = alone.listen().listener
+    assert listener is not None
+    for look in range(10):
+        alone.clock.advance(LOOK_MS)
+        document = CommitterDocument(host="192.0.2.1", port=1, fingerprint=str(look % 2) * 64)
+        alone.objects.put(KEYS.committer(0), encode(document))
+        assert listener.is_current(look=True)
+    assert calls == ["0" * 64, "1" * 64]
 
 
 def test_who_cannot_be_reached_calls_and_serves_its_machine(machine: Make) -> None:
@@ -351,7 +371,11 @@ def test_who_cannot_be_reached_calls_and_serves_its_machine(machine: Make) -> No
     hidden.clock.advance(LOOK_MS)
     assert not listener.is_current(look=True)
     listener.close()
-    assert hidden.call() is not None
+    channel = hidden.call()
+    assert len(hidden.met) == 2
+    channel.send(b"the one that was called before it left its place")
+    assert reachable.served.get(timeout=240).receive(240) is not None
+    assert reachable.served.empty()
 
 
 def test_an_address_of_another_machine_serves_its_own_machine_only(machine: Make) -> None:
@@ -396,8 +420,15 @@ def test_those_who_connect_and_say_nothing_are_bounded(machine: Make, monkeypatc
     assert document is not None
     place = document.host, document.port
     silent = [socket.create_connection(place) for _ in range(2)]
-    with socket.create_connection(place, timeout=240) as third:
-        assert third.recv(1) == b""
+    with ThreadPoolExecutor(1) as pool:  # Many processes may begin together.
+        third = pool.submit(machine().call)
+        silent.pop().close()
+        third.result(240).close()
+    monkeypatch.setattr(module, "STEP_SECONDS", 0)
+    silent.append(socket.create_connection(place))
+    silent.append(socket.create_connection(place, timeout=240))
+    with silent[-1] as late:
+        assert late.recv(1) == b""
     for each in silent:
         each.close()
 
@@ -413,3 +444,108 @@ def test_a_damaged_announcement_counts_as_none(machine: Make) -> None:
 def test_stores_have_announcements_of_their_own() -> None:
     assert Keys("0" * 36).committer(0) != Keys("1" * 36).committer(0)
     assert __version__ in KEYS.committer(0)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70, "a\0b", ""])
+def test_a_host_that_no_system_takes_is_one_that_is_not_reached(machine: Make, host: str) -> None:
+    caller = machine()
+    caller.objects.put(KEYS.committer(0), encode(CommitterDocument(host=host, port=1, fingerprint="0" * 64)))
+    assert caller.meet(listen=False) is None
+    assert caller.announcement() is None
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70, "0", "0.0", "::0"])
+def test_an_address_that_means_nothing_to_others_is_not_announced(machine: Make, host: str) -> None:
+    wrong = machine(address=Address(host, 0))
+    assert wrong.listen().listener is not None
+    assert keys_of(wrong.objects) == []
+    with pytest.raises(OSError, match=r"is no name of a host|is every address"):
+        wrong.network.check()
+
+
+def test_a_check_whether_a_process_can_listen_leaves_nothing(machine: Make) -> None:
+    for address in (HERE, NOWHERE):
+        made = machine(address=address)
+        made.network.check()
+        assert made.network._port is None
+    assert not [port for port in module._PORTS if not port._closed]
+
+
+class Interrupted(FaultStore):
+    """The objects, for a process that is interrupted when it announces itself."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_it_announces_itself_leaves_nothing(machine: Make) -> None:
+    """Else the next commit of the process would meet the process itself."""
+    objects = MemoryStore()
+    stopped = machine(Interrupted(objects))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.meet()
+    assert stopped.network._port is None
+    assert stopped.meet(listen=False) is None
+    stopped.network.objects = objects
+    assert stopped.listen().listener is not None
+    assert stopped.announcement() is not None
+
+
+class Full(socket.socket):
+    """Cannot accept its first caller, as in a process that has too many files open."""
+
+    has_failed = False
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if not self.has_failed:
+            self.has_failed = True
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().accept()
+
+
+def test_a_process_that_cannot_accept_for_a_while_goes_on(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = socket.create_server
+    monkeypatch.setattr(socket, "create_server", lambda *args, **kw: Full(fileno=create(*args, **kw).detach()))
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0)
+    first = machine()
+    first.listen()
+    machine().call()
+    assert first.served.get(timeout=240) is not None
+
+
+def test_a_child_of_a_fork_does_not_keep_the_port(machine: Make) -> None:
+    first = machine()
+    first.listen()
+    port = first.network._port
+    assert port is not None
+    child = os.fork()
+    if not child:
+        os._exit(port._socket.fileno() != -1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    machine().call()  # What the parent serves goes on.
+
+
+def test_the_key_is_in_no_file_that_is_of_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the process is killed before it deletes the file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "unlink", lambda _: None)
+        make_identity()
+    (left,) = tmp_path.iterdir()
+    assert left.stat().st_mode & 0o077 == 0
+    assert b"BEGIN ENCRYPTED PRIVATE KEY" in left.read_bytes()
+    left.unlink()
+    make_identity()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "key"
+    path.touch()
+    handle = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(tempfile, "mkstemp", lambda: (handle, str(path)))
+    with pytest.raises(OSError, match="No space left"):
+        make_identity()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
+    assert not path.exists()

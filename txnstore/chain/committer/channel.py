@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from time import monotonic  # noqa: TID251 - a socket waits in real time
 from typing import Protocol
 
 from txnstore.threads import start
@@ -134,6 +135,7 @@ class SocketChannel:
 
     def receive(self, timeout: float | None) -> bytes | None:
         received = self._received
+        until = None if timeout is None else monotonic() + timeout
         while True:
             if len(received) >= _LENGTH:
                 end = _LENGTH + int.from_bytes(received[:_LENGTH], "big")
@@ -145,7 +147,7 @@ class SocketChannel:
                     del received[:end]
                     return frame
             try:
-                if not self._poll.poll(None if timeout is None else timeout * 1000):
+                if not self._poll.poll(None if until is None else max(0.0, until - monotonic()) * 1000):
                     return None
                 data = self._socket.recv(1 << 18)
                 received += data if self._cipher is None or not data else self._cipher.open(data)

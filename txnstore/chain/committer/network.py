@@ -17,9 +17,12 @@ import re
 import secrets
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from time import sleep  # noqa: TID251 - a thread of its own waits in real time
 from typing import Annotated, Protocol
 
 from txnstore._version import __version__
@@ -39,7 +42,8 @@ from txnstore.threads import start
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds for each step of a connection, and for those that wait for a request to the storage.
+#: Seconds for each step of a connection, however slowly the other side sends, and for those that wait for a request to
+#: the storage.
 STEP_SECONDS, PROOF_SECONDS = 1.0, 3.0
 #: A listener that was not reached is not called again for so many ms; nor is one announced after that has failed.
 RETRY_MS = 60_000
@@ -50,6 +54,9 @@ _MAX_FIRST_FRAME, _MAX_STRANGERS = 4_096, 32
 _BACKLOG = 128
 #: How often a process announces itself at most, if each time another one that it does not reach is faster.
 _ATTEMPTS = 2
+#: Seconds after which a process that could not accept a caller, because it has too many files open, tries again.
+_PAUSE_SECONDS = 0.1
+_ALL = ("0.0.0.0", "::")  # noqa: S104 - refused
 _NONCE = re.compile("[0-9a-f]{32}")
 #: Seconds after which the system ends a connection whose other side does not answer.
 _DEAD_SECONDS = 10
@@ -134,10 +141,15 @@ class TcpNetwork:
     def at(self, chain: int, machine: Rendezvous) -> Rendezvous:
         return NetworkMeeting(self, chain, machine)
 
+    def check(self) -> None:
+        if self.address.host:
+            _Port(replace(self.address, port=0), self._admit).close()
+
     def listen(self, chain: int, serve: Callable[[Channel], None]) -> CommitterDocument:
         with self._lock:
             if self._port is None:
                 self._port = _Port(self.address, self._admit)
+                self._port.start()
             self._serving[chain] = serve
             port = self._port
         return CommitterDocument(host=self.address.host, port=port.number, fingerprint=port.identity.fingerprint)
@@ -194,7 +206,10 @@ def connect(document: CommitterDocument) -> SocketChannel:
     Raises:
         OSError: It cannot be reached, or has another certificate.
     """
-    sock = socket.create_connection((document.host, document.port), timeout=STEP_SECONDS)
+    try:
+        sock = socket.create_connection((document.host, document.port), timeout=STEP_SECONDS)
+    except ValueError as error:
+        raise OSError(f"{document.host!r} is no name of a host: {error}") from error
     return _secured(sock, partial(Tls.connected, fingerprint=document.fingerprint))
 
 
@@ -246,7 +261,12 @@ class _Port:
 
     def __init__(self, address: Address, admit: Callable[[SocketChannel], Callable[[Channel], None]]) -> None:
         self.identity: TlsIdentity = make_identity()
-        family, *_, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        try:
+            family, *_, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        except ValueError as error:
+            raise OSError(f"{address.host!r} is no name of a host: {error}") from error
+        if place[0] in _ALL:
+            raise OSError(f"{address.host} is every address of this machine: name one that the others reach")
         self._socket = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
         self.number: int = self._socket.getsockname()[1]
         self._admit = admit
@@ -255,10 +275,17 @@ class _Port:
         self._closed = False
         #: A child of a fork has the socket, and must not end what the parent serves.
         self._pid = os.getpid()
+        _PORTS.add(self)
+
+    def start(self) -> None:
+        """Begin to accept callers.
+
+        Raises:
+            OSError: The system has no more threads.
+        """
         try:
             start(self._accept, "txnstore-network")
-        except RuntimeError as error:  # The system has no more threads.
-            self._socket.close()
+        except RuntimeError as error:
             raise OSError(str(error)) from error
 
     def _accept(self) -> None:
@@ -266,9 +293,12 @@ class _Port:
             try:
                 sock, _ = self._socket.accept()
             except OSError:
-                break
+                if not self._closed:
+                    sleep(_PAUSE_SECONDS)
+                continue
             try:
-                if not self._strangers.acquire(blocking=False):
+                # Many may begin together; who waits here longer has left.
+                if not self._strangers.acquire(timeout=STEP_SECONDS):
                     sock.close()
                     continue
                 start(partial(self._meet, sock), "txnstore-caller")
@@ -282,7 +312,7 @@ class _Port:
         try:
             channel = _secured(sock, partial(Tls.accepted, identity=self.identity))
             serve = self._admit(channel)
-        except (OSError, ValueError, TypeError, ChannelClosedError, TxnStoreError) as error:
+        except Exception as error:  # noqa: BLE001 - a stranger sends what it likes
             _LOG.debug("a caller was not admitted", extra={"error": repr(error)})
             if channel is not None:
                 channel.close()
@@ -300,6 +330,17 @@ class _Port:
         self._socket.close()
 
 
+def _close_ports() -> None:
+    """Close the ports that a child of a fork has inherited: nothing can have them while it lives."""
+    for port in tuple(_PORTS):
+        port.close()
+
+
+#: The ports of this process.
+_PORTS: weakref.WeakSet[_Port] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_close_ports)
+
+
 class NetworkMeeting:
     """Where the processes of a chain meet: on a machine, else by the network.
 
@@ -310,10 +351,10 @@ class NetworkMeeting:
         self._network, self._chain, self._machine = network, chain, machine
         #: When the announcement was last read; None: never. One that is made later is found when its entries are met.
         self._looked_at: int | None = None
-        #: The process that was announced then, by its certificate; empty: none.
-        self._announced = ""
-        #: The process that was called in vain, by its certificate, and when it may be called again.
-        self._unreachable, self._retry_at = "", 0
+        #: When each process that was called in vain, by its certificate, may be called again.
+        self._retry_at: dict[str, int] = {}
+        #: The process that has replaced this one: it is called before this one leaves its place.
+        self._successor: Met | None = None
         #: When this process may listen again, after that has failed.
         self._listen_at = 0
 
@@ -321,7 +362,10 @@ class NetworkMeeting:
         self, name: str, serve: Callable[[Channel], None], silent: object = None, *, listen: bool = True
     ) -> Met | None:
         met = self._machine.meet(name, serve, silent, listen=False)
-        if met is None and self._must_look(listen=listen):
+        successor, self._successor = self._successor, None
+        if met is None and successor is not None:
+            met = successor
+        elif met is None and self._must_look(listen=listen):
             document = self._read()
             met = None if document is None else self._call(document, silent)
         if met is not None or not listen:
@@ -329,13 +373,17 @@ class NetworkMeeting:
         met = self._machine.meet(name, serve, silent, listen=True)
         if met is not None and met.channel is not None:
             return met
-        machine = None if met is None else met.listener
-        announced = self._announce(serve, silent)
+        listener = _Listener(self, None if met is None else met.listener)
+        try:
+            announced = self._announce(serve, silent)
+        except BaseException:  # Ctrl-C: this process must not meet itself at its next commit.
+            listener.close()
+            raise
         if isinstance(announced, Met):  # Another process was faster.
-            if machine is not None:
-                machine.close()
+            listener.close()
             return announced
-        return Met(None, listener=_Listener(self, machine, announced)) if machine or announced else None
+        listener.fingerprint = announced
+        return None if met is None and not announced else Met(None, listener=listener)
 
     def _must_look(self, *, listen: bool) -> bool:
         """Whether the announcement is to be read: once, before it is replaced, and not too often while others write."""
@@ -352,20 +400,26 @@ class NetworkMeeting:
 
     def _is_avoided(self, document: CommitterDocument) -> bool:
         """Whether the process was called in vain a short time ago."""
-        return document.fingerprint == self._unreachable and self._network.runtime.monotonic() < self._retry_at
+        now = self._network.runtime.monotonic()
+        self._retry_at = {called: at for called, at in self._retry_at.items() if now < at}
+        return document.fingerprint in self._retry_at
 
-    def _call(self, document: CommitterDocument, silent: object) -> Met | None:
-        """Connect to a process that is announced; None if it cannot be reached, or is the ``silent`` one."""
+    def _call(self, document: CommitterDocument, silent: object, *, replace: bool = True) -> Met | None:
+        """Connect to a process that is announced; None if it cannot be reached, or is the ``silent`` one.
+
+        Args:
+            replace: Delete the announcement of one that cannot be reached.
+        """
         if document.fingerprint == silent or self._is_avoided(document):
             return None
         try:
             return Met(document.fingerprint, channel=self._network.call(self._chain, document))
         except (OSError, TxnStoreError) as error:
-            self._unreachable = document.fingerprint
-            self._retry_at = self._network.runtime.monotonic() + RETRY_MS
+            self._retry_at[document.fingerprint] = self._network.runtime.monotonic() + RETRY_MS
             fields = {"chain": self._chain, "address": document.address, "error": str(error)}
             _LOG.info("the committer of another machine was not reached", extra=fields)
-            if isinstance(error, OSError):  # Each process that begins would wait for it. If it is there, it goes on.
+            if replace and isinstance(error, OSError):
+                # Each process that begins would wait for it. If it is there, it goes on.
                 self._delete()
             return None
 
@@ -405,14 +459,17 @@ class NetworkMeeting:
         return ""
 
     def is_replaced(self, fingerprint: str) -> bool:
-        """Whether another process is announced that this one may call; looks at most once in :data:`LOOK_MS`."""
+        """Whether another process is announced that this one reaches; looks at most once in :data:`LOOK_MS`.
+
+        One that it does not reach is no successor: if both left what they serve, they would replace each other forever.
+        """
         if not self._is_due():
             return False
         document = self._read()
         if document is None or document.fingerprint == fingerprint:
             return False
-        self._looked_at = None  # The next meeting calls it.
-        return True
+        self._successor = self._call(document, None, replace=False)
+        return self._successor is not None
 
     def listen_no_more(self) -> None:
         """Listen no more for other machines. The announcement stays: who calls is refused, and deletes it."""
@@ -433,21 +490,22 @@ class _Listener:
 
     Args:
         machine: Its listener there; None: it listens for other machines only.
+
+    Attributes:
         fingerprint: The certificate that is announced; empty: it listens on its machine only.
     """
 
-    def __init__(self, meeting: NetworkMeeting, machine: Listener | None, fingerprint: str) -> None:
-        self._meeting, self._machine, self._fingerprint = meeting, machine, fingerprint
+    def __init__(self, meeting: NetworkMeeting, machine: Listener | None) -> None:
+        self._meeting, self._machine, self.fingerprint = meeting, machine, ""
 
     def is_current(self, *, look: bool) -> bool:
         is_found = self._machine is None or self._machine.is_current(look=look)
-        return is_found and not (look and self._meeting.is_replaced(self._fingerprint))
+        return is_found and not (look and self._meeting.is_replaced(self.fingerprint))
 
     def close(self) -> None:
         if self._machine is not None:
             self._machine.close()
-        if self._fingerprint:
-            self._meeting.listen_no_more()
+        self._meeting.listen_no_more()
 
 
 def read_announcement(objects: ObjectStore, keys: Keys, chain: int) -> CommitterDocument | None:

@@ -122,6 +122,15 @@ class Network(Protocol):
         """Return where the processes of a chain meet: on a machine, else by the network."""
         ...
 
+    def check(self) -> None:
+        """Check that this process can listen for other machines, if it has an address; not whether its port is free.
+
+        Raises:
+            OSError: The address is none of this machine.
+            InvalidConfigError: The package for certificates is not installed.
+        """
+        ...
+
 
 # On one machine -------------------------------------------------------------------------------------------------------
 

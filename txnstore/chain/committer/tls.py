@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
+import secrets
 import socket
 import ssl
 import tempfile
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic  # noqa: TID251 - a socket waits in real time
 from typing import Self
 
 from txnstore.core.model import value_class
@@ -24,6 +25,8 @@ from txnstore.threads import load
 #: What a certificate must have, and no caller looks at.
 _NAME, _BEGIN, _END = "txnstore", datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 _READ = 1 << 18
+#: A shorter timeout of a socket would be none at all.
+_LEAST_SECONDS = 0.001
 
 
 @value_class()
@@ -59,17 +62,18 @@ def make_identity() -> TlsIdentity:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(_END)
     certificate = builder.sign(key, hashes.SHA256())
+    password = secrets.token_hex(32).encode()  # The context takes a key from a file only: it has no use without this.
     pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(password)
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # No session is resumed.
-    handle, path = tempfile.mkstemp()  # Of this user alone. The context takes a key from a file only.
+    handle, path = tempfile.mkstemp()  # Of this user alone.
     try:
-        os.write(handle, pem)
-        os.close(handle)
-        context.load_cert_chain(path)
+        with open(handle, "wb") as file:  # noqa: PTH123 - a file that is open
+            file.write(pem)
+        context.load_cert_chain(path, password=password)
     finally:
         Path(path).unlink()
     return TlsIdentity(context, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest())
@@ -122,6 +126,9 @@ class Tls:
             raise ConnectionRefusedError("the certificate is not the one that the store names")
 
     def _shake_hands(self, sock: socket.socket) -> None:
+        """Shake hands within the timeout of the socket, however slowly the other side sends; uses up the timeout."""
+        seconds = sock.gettimeout()
+        until = None if seconds is None else monotonic() + seconds
         while True:
             try:
                 self._tls.do_handshake()
@@ -131,7 +138,11 @@ class Tls:
             sock.sendall(self._outgoing.read())
             if is_done:
                 return
+            if until is not None:
+                sock.settimeout(max(_LEAST_SECONDS, until - monotonic()))
             data = sock.recv(_READ)
+            if until is not None and monotonic() > until:
+                raise TimeoutError("the other side has not answered in time")
             if not data:
                 raise ConnectionResetError("the other side has ended the connection")
             self._incoming.write(data)
