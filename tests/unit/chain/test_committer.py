@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import deque
 from collections.abc import Callable
@@ -493,3 +494,15 @@ def test_a_store_without_a_runtime_of_its_own_shares_unless_that_is_off(
     monkeypatch.setenv(VARIABLE, "off")
     with open_on(objects) as store:
         assert connection_of(store).chain._committer is None
+
+
+def test_a_caller_that_is_dropped_leaves_its_channel() -> None:
+    """The thread that reads the channel, and that of the other process, would wait for the next entry."""
+    first, second = Other(), Other()
+    committer, _ = caller(first, second)
+    assert committer.join(listen=True)
+    committer.lost(first)
+    assert committer.join(listen=True)
+    del committer
+    gc.collect()
+    assert second.closed

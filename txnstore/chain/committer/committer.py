@@ -141,6 +141,8 @@ class Committer:
         self.horizons = Horizons()
         #: The channel to the committer that carries commands of this process; None: it commits itself.
         self._channel: Channel | None = None
+        #: Closes it when this committer is collected.
+        self._unleft: weakref.finalize[..., Committer] | None = None
         #: The channel that an entry has come from which the storage has. Written by the thread that reads the channel.
         self._known: Channel | None = None
         #: The identity of its listener, and of the last one that did not answer in time.
@@ -247,6 +249,8 @@ class Committer:
             if self._closed:
                 return False
             self._channel = channel
+            # The thread that reads it keeps it, so it would stay until the other process sends something.
+            self._unleft = weakref.finalize(self, channel.close)
         self._stop_serving()
         try:
             self._rendezvous.start(partial(_read, weakref.ref(self), channel))
@@ -398,6 +402,8 @@ class Committer:
         channel.close()
         if self._channel is channel:
             self._channel = None
+            if self._unleft is not None:
+                self._unleft.detach()
 
     def took(self, frame: bytes, channel: Channel) -> bool:
         """Take a message of the committer, in the thread that reads them; False ends the channel."""
