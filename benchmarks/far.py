@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.managers import BaseManager
 from typing import Any
 
@@ -150,7 +151,7 @@ def processes(count: int, write: Callable[[int, Connection], None], imports: str
         write: What each of them does, with its number and a pipe.
         imports: A module that imports what they need: they are forks of a process that has imported it.
     """
-    context = get_context("forkserver" if imports else "spawn")
+    context: ForkServerContext | SpawnContext = get_context("forkserver") if imports else get_context("spawn")
     if imports:
         context.set_forkserver_preload([imports])
     ends = [context.Pipe() for _ in range(count)]

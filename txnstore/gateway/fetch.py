@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +24,13 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.cold import TOGETHER, TOGETHER_BYTES, ColdBatches
 from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.fetch_sessions import (
+    FetchSession,
+    FetchSessions,
+    PartitionKey,
+    SessionPartition,
+    named_partitions,
+)
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.records.batch import MAX_DELTA, gap_batch
 from txnstore.gateway.records.columns import EncodedBatch
@@ -38,19 +45,28 @@ _MAX_WAIT_MS = 30_000
 #: Seconds after which a view is read again before a fetch. The gateway looks for entries of others while a client
 #: waits; the view of one that had no client for a day names segments that a vacuum may have deleted.
 _OUTDATED = 60.0
-#: The last version of Fetch that names topics by their names.
-_LAST_BY_NAME = 12
 
 
 @dataclass(frozen=True, slots=True)
 class _RequestedPartition:
-    """A partition of a request, with its topic, or the error that refuses it."""
+    """A partition to read, with its topic, or the error that refuses it.
 
+    Attributes:
+        key: How the request names it.
+        session: What a session knows of it; None: the request has none.
+    """
+
+    key: PartitionKey
     tp: TopicPartition
     topic: CatalogTopic | None
     offset: int
     max_bytes: int
+    session: SessionPartition | None = None
     error: Exception | None = None
+
+
+#: What was read of a partition: how the request names it, and its fields of the response.
+_Result: TypeAlias = tuple[PartitionKey, Fields]
 
 
 class Fetch:
@@ -60,6 +76,8 @@ class Fetch:
         self._services = services
         self._hot_batches = hot
         self._cold_batches = ColdBatches(services)
+        runtime = services.connection.runtime
+        self.sessions = FetchSessions(lambda: runtime.monotonic() / 1000, lambda: runtime.rng.randrange(1, 2**31))
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of Fetch."""
@@ -68,8 +86,10 @@ class Fetch:
     async def fetch(self, request: Request, client: Client) -> Fields:
         """Read partitions from their offsets on; wait for ``min_bytes`` as long as the request allows."""
         body = request.body
-        if field_value(body, "session_epoch", -1) > 0:  # It names only changes of a session, and a gateway keeps none.
-            return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": ()}
+        try:
+            session = self.sessions.of(request)
+        except RefusedError as error:
+            return {"error_code": error.code, "session_id": 0, "responses": ()}
         isolation = (
             Isolation.READ_COMMITTED if field_value(body, "isolation_level", 0) == 1 else Isolation.READ_UNCOMMITTED
         )
@@ -78,7 +98,8 @@ class Fetch:
         deadline = loop.time() + max_wait / 1000
         max_bytes = min(field_value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
         await self._services.freshness.recent(_OUTDATED)  # First: names are those of the topics that are read then.
-        partitions = [partition for topic in body.topics for partition in await self._resolve(topic, client)]
+        asked = named_partitions(body.topics) if session is None else session.partitions.items()
+        partitions = await self._resolve([*asked], client)
         awaited = {partition.tp for partition in partitions}
         view = await self._services.view_with(lambda view: not _is_behind(view, partitions))
         with self._services.freshness.waiting():
@@ -90,29 +111,32 @@ class Fetch:
                 if is_enough or not await self._services.freshness.wait_for_change(view, awaited, remaining_seconds):
                     if not size:
                         self._services.freshness.request_poll()
-                    return self._response(request, results)
+                    return _response(session, results)
                 view = self._services.freshness.view
 
-    async def _resolve(self, requested: Any, client: Client) -> list[_RequestedPartition]:
-        """Find a requested topic, once for all of its partitions that exist, and check that the client may read it."""
-        name, topic_id = field_value(requested, "topic"), field_value(requested, "topic_id")
+    async def _resolve(self, asked: Sequence[tuple[PartitionKey, Any]], client: Client) -> list[_RequestedPartition]:
+        """Find the topics of partitions, each once for all that exist, and check that the client may read them."""
+        topics: dict[str | UUID | None, CatalogTopic] = {}
         resolved: list[_RequestedPartition] = []
-        topic: CatalogTopic | None = None
-        for partition in requested.partitions:
-            number, offset = partition.partition, partition.fetch_offset
+        for key, partition in asked:
+            session = partition if isinstance(partition, SessionPartition) else None
+            fields = partition if session is None else session.asked
+            (named, number), offset = key, fields.fetch_offset
             try:
+                topic = topics.get(named)
                 if topic is None or not 0 <= number < topic.partitions:
-                    topic = await self._find(name, topic_id, number, client)
-                check_leader_epoch(field_value(partition, "current_leader_epoch", -1))
+                    topic = topics[named] = await self._find(named, number, client)
+                check_leader_epoch(field_value(fields, "current_leader_epoch", -1))
             except (TxnStoreError, RefusedError) as error:
-                tp = TopicPartition(str(name or ""), number)
-                resolved.append(_RequestedPartition(tp, None, offset, 0, error))
+                tp = TopicPartition(named if isinstance(named, str) else "", number)
+                resolved.append(_RequestedPartition(key, tp, None, offset, 0, session, error))
             else:
-                tp = TopicPartition(topic.name, number)
-                resolved.append(_RequestedPartition(tp, topic, offset, max(1, partition.partition_max_bytes)))
+                tp, max_bytes = TopicPartition(topic.name, number), max(1, fields.partition_max_bytes)
+                resolved.append(_RequestedPartition(key, tp, topic, offset, max_bytes, session))
         return resolved
 
-    async def _find(self, name: str | None, topic_id: UUID | None, partition: int, client: Client) -> CatalogTopic:
+    async def _find(self, named: str | UUID | None, partition: int, client: Client) -> CatalogTopic:
+        name, topic_id = (named, None) if isinstance(named, str) else (None, named)
         if name is not None:  # Checked first: without the right, a client must not learn whether it exists.
             self._services.check(client, read_topics([name]))
         topic = await self._services.find(name, topic_id, partition)
@@ -124,11 +148,17 @@ class Fetch:
 
     async def _read_all(
         self, view: View, partitions: Sequence[_RequestedPartition], isolation: Isolation, max_bytes: int
-    ) -> tuple[list[Fields], int, bool]:
-        """Return the result of each partition, their bytes, and whether an error among them ends the wait."""
-        results: list[Fields] = []
+    ) -> tuple[list[_Result], int, bool]:
+        """Return the result of each partition, their bytes, and whether an error among them ends the wait.
+
+        Without those of which a session knows that they have nothing new.
+        """
+        results: list[_Result] = []
         size, is_final = 0, False
         for partition in partitions:
+            session = partition.session
+            if session is not None and session.has_nothing_new(view.partition(partition.tp), isolation):
+                continue
             try:
                 if partition.error is not None or partition.topic is None:
                     raise partition.error or RefusedError(ErrorCode.unknown_topic_or_partition, str(partition.tp))
@@ -140,7 +170,7 @@ class Fetch:
                 )
             except (TxnStoreError, RefusedError) as error:
                 fields, nbytes, is_final = _error_fields(partition, error), 0, True
-            results.append(fields)
+            results.append((partition.key, fields))
             size += nbytes
         return results, size, is_final
 
@@ -164,6 +194,8 @@ class Fetch:
         available_bytes = min(max_bytes, partition.max_bytes)
         if partition.offset < end_offset and (is_first or available_bytes > 0):  # Else no batch would fit.
             data, size = await self._records(view, partition, topic, log, isolation, available_bytes, is_first=is_first)
+        if partition.session is not None:
+            partition.session.drained = (log, isolation) if partition.offset >= end_offset else None
         return {
             "partition_index": partition.tp.partition,
             "error_code": ErrorCode.none,
@@ -242,20 +274,38 @@ class Fetch:
         """Whether the batch of a slice must be read from its segment."""
         return not self._hot_batches.has(topic.topic_id, part.tp.partition, part.batch)
 
-    # Responses --------------------------------------------------------------------------------------------------------
 
-    def _response(self, request: Request, results: Sequence[Fields]) -> Fields:
-        """Arrange the results of all partitions by topic, as requested."""
-        next_result = iter(results)
-        responses = [
-            {
-                "topic": field_value(topic, "topic", ""),
-                "topic_id": field_value(topic, "topic_id"),
-                "partitions": [next(next_result) for _ in topic.partitions],
-            }
-            for topic in request.body.topics
-        ]
-        return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses}
+def _response(session: FetchSession | None, results: Sequence[_Result]) -> Fields:
+    """Arrange results by topic; those of a session without what its client knows."""
+    by_topic: dict[str | UUID | None, list[Fields]] = {}
+    for key, fields in results:
+        if session is None or _has_news(session, key, fields) or session.is_full:
+            by_topic.setdefault(key[0], []).append(fields)
+    responses = [
+        {"topic": named, "partitions": partitions}
+        if isinstance(named, str)
+        else {"topic_id": named, "partitions": partitions}
+        for named, partitions in by_topic.items()
+    ]
+    return {
+        "error_code": ErrorCode.none,
+        "session_id": 0 if session is None else session.number,
+        "responses": responses,
+    }
+
+
+def _has_news(session: FetchSession, key: PartitionKey, fields: Fields) -> bool:
+    """Whether a response must have the result of a partition, which the client of a session knows then."""
+    partition = session.partitions.get(key)
+    if partition is None:  # Forgotten meanwhile, by a request of another connection.
+        return False
+    is_failed = fields["error_code"] is not ErrorCode.none
+    offsets = fields["high_watermark"], fields["last_stable_offset"], fields["log_start_offset"]
+    has_news = bool(fields["records"]) or is_failed or offsets != partition.told
+    partition.told = None if is_failed else offsets
+    if fields["records"]:
+        session.read_last(key)
+    return has_news
 
 
 def _gap_batches(first_offset: int, offset_limit: int) -> list[bytes]:

@@ -233,7 +233,8 @@ def test_a_response_has_each_offset_once(store: Store) -> None:
 def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> None:
     """The topic of the request is that of its arrival; what it returns has the columns of the view that it reads."""
     store.create_topic("typed", schema=pa.schema([("a", pa.int32())]), config={"inline.bytes": 0})
-    asked = _RequestedPartition(TopicPartition("typed", 0), connection_of(store).view().topics["typed"], 0, 1 << 20)
+    topic = connection_of(store).view().topics["typed"]
+    asked = _RequestedPartition(("typed", 0), TopicPartition("typed", 0), topic, 0, 1 << 20)
     store.alter_topic("typed", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
     with store.producer() as producer:
         producer.send("typed", {"a": 1 << 40, "b": "precious"})
@@ -241,7 +242,8 @@ def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> Non
     async def read(gateway: Gateway) -> bytes:
         fetch = Fetch(cast("Services", gateway), HotBatches())
         parts, _, _ = await fetch._read_all(connection_of(store).view(), [asked], COMMITTED, 1 << 20)
-        return cast("bytes", parts[0]["records"])
+        ((_, part),) = parts
+        return cast("bytes", part["records"])
 
     (record,) = DefaultRecordBatch(run(store, read))
     assert json.loads(record.value or b"") == {"a": 1 << 40, "b": "precious"}
@@ -250,7 +252,7 @@ def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> Non
 async def _offsets(fetch: Fetch, view: View) -> list[int]:
     """The offsets of all records in a response to one who reads all that is not aborted from offset 0 on."""
     topic, log = view.topics[T0.topic], view.partitions[T0]
-    asked = _RequestedPartition(T0, topic, 0, 1 << 20)
+    asked = _RequestedPartition((T0.topic, T0.partition), T0, topic, 0, 1 << 20)
     data, _ = await fetch._records(view, asked, topic, log, UNCOMMITTED, 1 << 20, is_first=True)
     records = MemoryRecords(b"".join(data))
     offsets = []

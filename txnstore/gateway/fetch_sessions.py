@@ -1,0 +1,169 @@
+"""Fetch sessions (KIP-227): a client names its partitions once, and then only what changes.
+
+A session is advice between one client and one gateway: any gateway may forget it, and the client begins another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.log.model import Partition
+from txnstore.core.model import Isolation
+from txnstore.gateway.errors import RefusedError
+from txnstore.gateway.wire import Request, field_value
+
+#: The most sessions, and the most partitions in all of them: about 60 MB.
+MAX_SESSIONS, MAX_PARTITIONS = 5_000, 200_000
+#: Seconds after which a session that is not used makes room for another one.
+UNUSED = 120.0
+#: The last version of Fetch that names topics by their names.
+LAST_BY_NAME = 12
+#: The epochs of requests that begin a session, and that have none, or end it.
+_INITIAL, _FINAL = 0, -1
+_MAX_EPOCH = 2**31 - 1
+
+#: A partition as requests name it: its topic by name, or by id (None: of all zeros), and its number.
+PartitionKey: TypeAlias = tuple[str | UUID | None, int]
+
+
+@dataclass(slots=True)
+class SessionPartition:
+    """A partition of a session.
+
+    Attributes:
+        asked: What the client asks for, as in its request.
+        told: The high watermark, last stable offset and log start that the client knows; None: none of them.
+        drained: The log that has nothing from the client's offset on, with what the client sees of it; None: it may
+            have something.
+    """
+
+    asked: Any
+    told: tuple[int, int, int] | None = None
+    drained: tuple[Partition, Isolation] | None = None
+
+    def has_nothing_new(self, log: Partition | None, isolation: Isolation) -> bool:
+        """Whether a log is the one that had nothing for the client."""
+        return self.drained is not None and self.drained[0] is log and self.drained[1] is isolation
+
+
+@dataclass(slots=True, eq=False)
+class FetchSession:
+    """The partitions that a client fetches, in the order in which they are read.
+
+    Attributes:
+        number: Its id; never 0.
+        epoch: That of its next request.
+        used_at: When it was last used, in seconds.
+        is_full: Whether the response to the request under way names all partitions, as the first one does.
+    """
+
+    number: int
+    uses_ids: bool
+    used_at: float
+    epoch: int = 1
+    is_full: bool = True
+    partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
+
+    def change(self, body: Any) -> None:
+        """Add, change and forget the partitions that a request names."""
+        for key, asked in named_partitions(body.topics):
+            known = self.partitions.get(key)
+            self.partitions[key] = SessionPartition(asked, None if known is None else known.told)
+        for key, _ in named_partitions(field_value(body, "forgotten_topics_data", ())):
+            self.partitions.pop(key, None)
+
+    def read_last(self, key: PartitionKey) -> None:
+        """Read a partition after all others from now on: it had records, and they may have some, too."""
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.partitions[key] = partition
+
+
+def named_partitions(topics: Any) -> Iterator[tuple[PartitionKey, Any]]:
+    """Yield the partitions of a part of a request, with what it says of each."""
+    for topic in topics:
+        name = field_value(topic, "topic")
+        named = name if name is not None else field_value(topic, "topic_id")
+        for partition in topic.partitions:
+            number = partition if isinstance(partition, int) else partition.partition
+            yield (named, int(number)), partition
+
+
+class FetchSessions:
+    """The sessions of a gateway.
+
+    Args:
+        clock: Returns the time in seconds.
+        draw: Returns a random number from 1 to 2³¹ - 1, the id of a session.
+    """
+
+    def __init__(self, clock: Callable[[], float], draw: Callable[[], int]) -> None:
+        self._clock, self._draw = clock, draw
+        #: By id, the least recently used first.
+        self._sessions: dict[int, FetchSession] = {}
+        self._partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def of(self, request: Request) -> FetchSession | None:
+        """Return the session of a request, which has changed it; None: the request has none, and names all partitions.
+
+        Raises:
+            RefusedError: It refers to a session, or a state of it, that does not exist.
+        """
+        body, uses_ids = request.body, request.version > LAST_BY_NAME
+        number, epoch = field_value(body, "session_id", 0), field_value(body, "session_epoch", _FINAL)
+        if epoch in (_INITIAL, _FINAL):
+            self._remove(number)
+            return self._created(body, uses_ids=uses_ids) if epoch == _INITIAL else None
+        session = self._sessions.get(number)
+        if session is None:
+            raise RefusedError(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {number}")
+        if session.epoch != epoch:
+            message = f"fetch session {number} is at epoch {session.epoch}, not {epoch}"
+            raise RefusedError(ErrorCode.invalid_fetch_session_epoch, message)
+        if session.uses_ids != uses_ids:
+            message = f"fetch session {number} names topics in another way"
+            raise RefusedError(ErrorCode.fetch_session_topic_id_error, message)
+        before = len(session.partitions)
+        session.change(body)
+        self._partition_count += len(session.partitions) - before
+        session.epoch = epoch % _MAX_EPOCH + 1
+        session.is_full, session.used_at = False, self._clock()
+        self._sessions[number] = self._sessions.pop(number)
+        if not session.partitions:
+            self._remove(number)
+            return None
+        return session
+
+    def _created(self, body: Any, *, uses_ids: bool) -> FetchSession | None:
+        """Begin a session; None if there is no room for it, or it has no partitions."""
+        count, now = sum(len(topic.partitions) for topic in body.topics), self._clock()
+        while self._sessions and not self._has_room(count):
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.used_at <= UNUSED:
+                break
+            self._remove(oldest.number)
+        if not count or not self._has_room(count):
+            return None
+        number = self._draw()
+        while number in self._sessions:
+            number = self._draw()
+        session = self._sessions[number] = FetchSession(number, uses_ids, now)
+        session.change(body)
+        self._partition_count += len(session.partitions)
+        return session
+
+    def _has_room(self, partitions: int) -> bool:
+        return len(self._sessions) < MAX_SESSIONS and self._partition_count + partitions <= MAX_PARTITIONS
+
+    def _remove(self, number: int) -> None:
+        session = self._sessions.pop(number, None)
+        if session is not None:
+            self._partition_count -= len(session.partitions)
