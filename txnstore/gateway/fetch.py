@@ -156,17 +156,19 @@ class Fetch:
         results: list[_Result] = []
         size, is_final = 0, False
         for partition in partitions:
-            session = partition.session
-            if session is not None and session.has_nothing_new(view.partition(partition.tp), isolation):
-                continue
             try:
                 if partition.error is not None or partition.topic is None:
                     raise partition.error or RefusedError(ErrorCode.unknown_topic_or_partition, str(partition.tp))
                 topic = view.topics.get(partition.tp.topic)  # By this view, which may be newer than the look-up.
                 if topic is None or topic.topic_id != partition.topic.topic_id:
                     raise RefusedError(ErrorCode.unknown_topic_or_partition, f"{partition.tp} was deleted")
+                log = view.partition(partition.tp)
+                if log is None:
+                    raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {partition.tp}")
+                if partition.session is not None and partition.session.has_nothing_new(log, isolation):
+                    continue
                 fields, nbytes = await self._read(
-                    view, partition, topic, isolation, max_bytes - size, is_first=size == 0
+                    view, partition, topic, log, isolation, max_bytes - size, is_first=size == 0
                 )
             except (TxnStoreError, RefusedError) as error:
                 fields, nbytes, is_final = _error_fields(partition, error), 0, True
@@ -179,23 +181,19 @@ class Fetch:
         view: View,
         partition: _RequestedPartition,
         topic: CatalogTopic,
+        log: Partition,
         isolation: Isolation,
         max_bytes: int,
         *,
         is_first: bool,
     ) -> tuple[Fields, int]:
         """Return the fields of a partition with its records, and their size; ``is_first``: at least one batch."""
-        log = view.partition(partition.tp)
-        if log is None:
-            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {partition.tp}")
         check_offset(partition.tp, log, isolation, partition.offset)
         size, data = 0, list[bytes]()
         end_offset = log.read_limit(isolation)
         available_bytes = min(max_bytes, partition.max_bytes)
         if partition.offset < end_offset and (is_first or available_bytes > 0):  # Else no batch would fit.
             data, size = await self._records(view, partition, topic, log, isolation, available_bytes, is_first=is_first)
-        if partition.session is not None:
-            partition.session.drained = (log, isolation) if partition.offset >= end_offset else None
         return {
             "partition_index": partition.tp.partition,
             "error_code": ErrorCode.none,

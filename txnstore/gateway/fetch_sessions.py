@@ -16,8 +16,9 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import Isolation
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.wire import Request, field_value
+from txnstore.validation import MAX_NAME_LENGTH
 
-#: The most sessions, and the most partitions in all of them: about 60 MB.
+#: The most sessions, and the most partitions in all of them: about 90 MB.
 MAX_SESSIONS, MAX_PARTITIONS = 5_000, 200_000
 #: Seconds after which a session that is not used makes room for another one.
 UNUSED = 120.0
@@ -38,17 +39,17 @@ class SessionPartition:
     Attributes:
         asked: What the client asks for, as in its request.
         told: The high watermark, last stable offset and log start that the client knows; None: none of them.
-        drained: The log that has nothing from the client's offset on, with what the client sees of it; None: it may
-            have something.
     """
 
     asked: Any
     told: tuple[int, int, int] | None = None
-    drained: tuple[Partition, Isolation] | None = None
 
-    def has_nothing_new(self, log: Partition | None, isolation: Isolation) -> bool:
-        """Whether a log is the one that had nothing for the client."""
-        return self.drained is not None and self.drained[0] is log and self.drained[1] is isolation
+    def has_nothing_new(self, log: Partition, isolation: Isolation) -> bool:
+        """Whether the client knows the offsets of a log, and has read it to its end."""
+        return (
+            self.told == (log.high_watermark, log.last_stable_offset, log.log_start)
+            and log.read_limit(isolation) <= self.asked.fetch_offset <= log.high_watermark
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +95,11 @@ def named_partitions(topics: Any) -> Iterator[tuple[PartitionKey, Any]]:
             yield (named, int(number)), partition
 
 
+def _has_long_name(body: Any) -> bool:
+    """Whether a request has a name that no topic can have, and that would stay in the memory of the gateway."""
+    return any(len(field_value(topic, "topic") or "") > MAX_NAME_LENGTH for topic in body.topics)
+
+
 class FetchSessions:
     """The sessions of a gateway.
 
@@ -134,6 +140,11 @@ class FetchSessions:
         before = len(session.partitions)
         session.change(body)
         self._partition_count += len(session.partitions) - before
+        if self._partition_count > MAX_PARTITIONS or _has_long_name(
+            body
+        ):  # The client names them all again, and goes on without a session.
+            self._remove(number)
+            raise RefusedError(ErrorCode.fetch_session_id_not_found, f"fetch session {number} is too large")
         session.epoch = epoch % _MAX_EPOCH + 1
         session.is_full, session.used_at = False, self._clock()
         self._sessions[number] = self._sessions.pop(number)
@@ -143,14 +154,16 @@ class FetchSessions:
         return session
 
     def _created(self, body: Any, *, uses_ids: bool) -> FetchSession | None:
-        """Begin a session; None if there is no room for it, or it has no partitions."""
+        """Begin a session; None if there is no room for it, or it has no partitions, or names that no topic has."""
         count, now = sum(len(topic.partitions) for topic in body.topics), self._clock()
+        if not 0 < count <= MAX_PARTITIONS or _has_long_name(body):
+            return None
         while self._sessions and not self._has_room(count):
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used_at <= UNUSED:
                 break
             self._remove(oldest.number)
-        if not count or not self._has_room(count):
+        if not self._has_room(count):
             return None
         number = self._draw()
         while number in self._sessions:

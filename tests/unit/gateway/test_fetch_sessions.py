@@ -87,7 +87,7 @@ def test_a_changed_partition_is_read_again_and_what_its_client_knows_stays(sessi
     session = begun(sessions, ("t", 0, 5))
     session.partitions["t", 0].told = 9, 9, 0
     sessions.of(request(1, 1, [("t", 0, 7)]))
-    assert (session.partitions["t", 0].told, session.partitions["t", 0].drained) == ((9, 9, 0), None)
+    assert session.partitions["t", 0].told == (9, 9, 0)
 
 
 def test_topics_are_named_by_ids_in_later_versions(sessions: FetchSessions) -> None:
@@ -181,6 +181,39 @@ def test_sessions_are_bounded_and_those_that_are_not_used_make_room(
     sessions.of(request(first.number, 2, [("t", 3, 0)], [("t", 0)]))
     sessions.of(request(third.number, -1))
     assert begun(sessions, ("t", 4, 0)).number == 4
+
+
+def test_a_session_that_grows_too_large_ends(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PARTITIONS", 2)
+    session = begun(sessions, ("t", 0, 0))
+    assert sessions.of(request(1, 1, [("t", 1, 0)])) is session
+    with pytest.raises(RefusedError) as refused:
+        sessions.of(request(1, 2, [("t", 2, 0)]))
+    assert refused.value.code is ErrorCode.fetch_session_id_not_found
+    assert len(sessions) == 0
+    assert sessions.of(request(0, 0, [("t", 0, 0), ("t", 1, 0), ("t", 2, 0)])) is None
+    assert begun(sessions, ("t", 0, 0), ("t", 1, 0)).number == 2
+
+
+def test_names_that_no_topic_has_are_not_kept(sessions: FetchSessions) -> None:
+    """A client could fill the memory of a gateway with some thousand requests."""
+    longest = "t" * 249
+    assert sessions.of(request(partitions=[(longest + "t", 0, 0)])) is None
+    session = begun(sessions, (longest, 0, 0))
+    with pytest.raises(RefusedError) as refused:
+        sessions.of(request(session.number, 1, [(longest + "t", 0, 0)]))
+    assert refused.value.code is ErrorCode.fetch_session_id_not_found
+    assert len(sessions) == 0
+
+
+def test_a_request_for_which_there_is_never_room_removes_no_session(
+    sessions: FetchSessions, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PARTITIONS", 1)
+    session = begun(sessions, ("t", 0, 0))
+    time.now = 2 * UNUSED
+    assert sessions.of(request(partitions=[("t", 0, 0), ("t", 1, 0)])) is None
+    assert sessions.of(request(session.number, 1)) is session
 
 
 def test_an_id_is_given_once(time: Time) -> None:

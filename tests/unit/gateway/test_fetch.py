@@ -1,0 +1,170 @@
+"""What a fetch with a session answers after it has waited, and what the client of the session knows then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.authorization.model import Acl
+from txnstore.gateway.apis import Api
+from txnstore.gateway.fetch import Fetch
+from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.hot import HotBatches
+from txnstore.gateway.server import Client
+from txnstore.gateway.services import Services
+from txnstore.gateway.wire import Request, build
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+
+#: A version that names topics by their names.
+VERSION = 12
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with create_on(MemoryStore()) as store:
+        store.create_topic("t", partitions=3)
+        yield store
+
+
+class Consumer:
+    """A client with a session."""
+
+    def __init__(self, fetch: Fetch, freshness: Freshness) -> None:
+        self._fetch, self._freshness = fetch, freshness
+        self.client = Client("127.0.0.1", authenticated=True)
+        self.session, self.epoch = 0, 0
+
+    async def fetch(self, partitions: Sequence[tuple[int, int]] = (), *, max_wait: int = 0, isolation: int = 1) -> Any:
+        """Fetch; adds these partitions with their offsets. Returns the fields of those in the response, by number."""
+        parts = [
+            {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+            for number, offset in partitions
+        ]
+        fields: dict[str, Any] = {"session_id": self.session, "session_epoch": self.epoch, "max_bytes": 1 << 20}
+        fields |= {"max_wait": max_wait, "min_bytes": 1, "isolation_level": isolation, "forgotten_topics_data": []}
+        fields["topics"] = [{"topic": "t", "partitions": parts}]
+        body = build(load_request_schema(Api.FETCH, VERSION), fields)
+        self.epoch += 1
+        response = await self._fetch.fetch(Request(Api.FETCH, VERSION, 1, None, body), self.client)
+        self.session = cast("int", response["session_id"])
+        topics = cast("Any", response["responses"])
+        return {part["partition_index"]: part for topic in topics for part in topic["partitions"]}
+
+    async def begin_to_wait(self, *args: Any, **options: Any) -> asyncio.Task[Any]:
+        """Begin a fetch that waits for records."""
+        task = asyncio.create_task(self.fetch(*args, max_wait=30_000, **options))
+        while not self._freshness._awaited:
+            assert not task.done()
+            await asyncio.sleep(0)
+        return task
+
+
+def run(store: Store, scenario: Callable[[Consumer, Freshness], Awaitable[None]]) -> None:
+    async def with_consumer() -> None:
+        with ThreadPoolExecutor(4) as threads:
+            freshness, none = Freshness(store._connection, threads), cast("Any", None)  # Fetch uses no other part.
+            services = Services(store._connection, threads, none, none, freshness, none, none)
+            await scenario(Consumer(Fetch(services, HotBatches()), freshness), freshness)
+            await freshness.close()
+
+    asyncio.run(with_consumer())
+
+
+async def send(store: Store, freshness: Freshness, partition: int) -> None:
+    """Append a record, and let the gateway know."""
+    with store.producer() as producer:
+        producer.send("t", b"v", partition=partition)
+    await freshness.head()
+
+
+def test_the_first_response_names_all_partitions_also_after_a_wait(store: Store) -> None:
+    """Java's consumer drops a response that does not, with its records."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        waiting = await consumer.begin_to_wait([(0, 0), (1, 0), (2, 0)])
+        await send(store, freshness, 1)
+        parts = await waiting
+        assert {number: bool(part["records"]) for number, part in parts.items()} == {0: False, 1: True, 2: False}
+        assert sorted(await consumer.fetch()) == [1]
+
+    run(store, scenario)
+
+
+def test_a_partition_that_was_added_is_named_also_after_a_wait(store: Store) -> None:
+    """Kafka Streams waits until it knows the end of each partition."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await consumer.fetch([(0, 0)])
+        waiting = await consumer.begin_to_wait([(1, 0)])
+        await send(store, freshness, 0)
+        assert sorted(await waiting) == [0, 1]
+
+    run(store, scenario)
+
+
+def test_offsets_that_changed_before_the_records_came_are_named(store: Store) -> None:
+    """The client knows nothing of a partition that a fetch has read and that another one made it read again."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await consumer.fetch([(0, 0), (1, 0)])
+        with store.producer("id") as producer, producer.transaction() as txn:
+            txn.send("t", b"v", partition=0)
+            producer.flush()
+            await freshness.head()
+            waiting = await consumer.begin_to_wait()
+            await send(store, freshness, 1)
+            parts = await waiting
+            assert {number: part["high_watermark"] for number, part in parts.items()} == {0: 1, 1: 1}
+            assert sorted(await consumer.fetch([(1, 1)])) == []
+
+    run(store, scenario)
+
+
+def test_a_fetch_that_is_cancelled_leaves_nothing(store: Store) -> None:
+    """Its client has closed the connection."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        waiting = await consumer.begin_to_wait([(0, 0), (1, 0)])
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert freshness._awaited == {}
+        assert freshness.waiters == 0
+
+    run(store, scenario)
+
+
+def test_a_fetch_of_another_connection_does_not_hide_records(store: Store) -> None:
+    """A client goes back, on another connection, while its last fetch waits at the end of the log."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await send(store, freshness, 0)
+        await consumer.fetch([(0, 1), (1, 0)])
+        waiting = await consumer.begin_to_wait()
+        assert sorted(await consumer.fetch([(0, 0)])) == [0]
+        await send(store, freshness, 1)
+        await waiting
+        assert sorted(await consumer.fetch()) == [0, 1]
+
+    run(store, scenario)
+
+
+def test_a_right_that_is_withdrawn_is_an_error_though_the_log_has_not_changed() -> None:
+    with create_on(MemoryStore(), principal="User:gateway") as store:
+        store.create_topic("t")
+        store.acls.enable(["User:gateway"])
+        store.acls.create(Acl("User:alice", "ALLOW", "READ", "TOPIC", "t"))
+
+        async def scenario(consumer: Consumer, _: Freshness) -> None:
+            consumer.client.principal = "User:alice"
+            assert (await consumer.fetch([(0, 0)]))[0]["error_code"] is ErrorCode.none
+            store.acls.create(Acl("User:alice", "DENY", "READ", "TOPIC", "t"))
+            assert (await consumer.fetch())[0]["error_code"] is ErrorCode.topic_authorization_failed
+
+        run(store, scenario)
