@@ -48,7 +48,7 @@ MAX_PATIENCE_MS = 3_000.0
 GATHERING = 0.25
 #: A larger entry goes to callers without its payload.
 MAX_PUSHED = 64 * 1024
-#: Seconds for which a process waits at least for the first message of another one.
+#: Seconds for which a process waits at least for the first message of another one, which may have just begun.
 HELLO_SECONDS = 3.0
 #: On a busy machine all processes are slow, and one that replaces the committer makes it worse for all. So a process
 #: waits for so many times as long as it has waited lately, twice as long after each one that did not answer, but never
@@ -232,7 +232,7 @@ class Committer:
     def _greet(self, channel: Channel, identity: object) -> bool:
         """Say hello; False if the other process does not answer, or shares nothing with this one."""
         try:
-            welcome = self._ask_welcome(channel, self._writer_id)
+            welcome = self._ask_welcome(channel, self._writer_id, HELLO_SECONDS * 1000)
         except (ChannelClosedError, UnreadableMessageError):
             welcome = None
         has_entry = None if welcome is None else self._chain.has_entry(welcome.sequence, welcome.entry_hash)
@@ -345,14 +345,16 @@ class Committer:
             return False
         try:
             is_same = met.identity == self._identity
-            return is_same and self._ask_welcome(met.channel, f"{self._writer_id} asks") is not None
+            name = f"{self._writer_id} asks"
+            return is_same and self._ask_welcome(met.channel, name, MIN_PATIENCE_MS) is not None
         except (ChannelClosedError, UnreadableMessageError):
             return False
         finally:
             met.channel.close()
 
-    def _ask_welcome(self, channel: Channel, writer_id: str) -> Welcome | None:
-        began, patience_ms = self._runtime.monotonic(), max(HELLO_SECONDS * 1000, self._slowness_ms)
+    def _ask_welcome(self, channel: Channel, writer_id: str, least_ms: float) -> Welcome | None:
+        """Say hello, and wait for an answer for at least so long, and as long as others have made this process wait."""
+        began, patience_ms = self._runtime.monotonic(), max(least_ms, self._slowness_ms)
         welcome = _ask_welcome(channel, self._place, writer_id, patience_ms / 1000)
         self._waited(2 * patience_ms if welcome is None else PACES * (self._runtime.monotonic() - began))
         return welcome
