@@ -11,7 +11,7 @@ from txnstore.storage.memory import MemoryStore
 
 #: What neither a key nor a line of a terminal contains.
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
-_FOLDERS = ("topics/", "chains/", "leases/", "_probe")
+_FOLDERS = ("topics/", "chains/", "leases/", "committers/", "_probe")
 
 
 class Bucket(MemoryStore):
