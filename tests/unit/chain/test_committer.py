@@ -100,7 +100,7 @@ class Meetings:
     def get(self, timeout: float) -> object:
         self.clock.advance(min(self.wait_ms, math.ceil(timeout * 1000)))
         message = self.mail.popleft() if self.mail else None
-        self._is_asking = message is None
+        self._is_asking = message is None and timeout > 0
         return message
 
     def start(self, run: Any) -> None:
@@ -193,7 +193,6 @@ def test_a_committer_that_does_not_answer_a_second_connection_is_left(answer: st
     committer, meetings = caller(Other())
     committer.join(listen=True)
     meetings.there.append(asked := Other())
-    meetings.mail.extend([None, Declined((1,))])
     if answer == "is another one":
         meetings._identity = object()
     else:
@@ -203,6 +202,17 @@ def test_a_committer_that_does_not_answer_a_second_connection_is_left(answer: st
     assert not waiter.is_declined
     assert not committer.is_shared
     assert asked.closed
+
+
+def test_a_committer_that_answers_while_it_is_asked_in_vain_is_kept() -> None:
+    """It has no thread for a second connection, or none in time, but it has committed."""
+    committer, meetings = caller(Other())
+    committer.join(listen=True)
+    meetings.mail.extend([None, Declined((1,))])
+    waiter = waiting()
+    committer.hand_over([waiter], lambda: None)
+    assert waiter.is_declined
+    assert committer.is_shared
 
 
 def test_a_committer_that_is_there_and_commits_nothing_is_left() -> None:

@@ -322,9 +322,11 @@ class Committer:
             now, patience_ms = self._runtime.monotonic(), max(self._patience_ms, self._slowness_ms)
             remaining = min(heard + patience_ms, began + MAX_WAITS * patience_ms) - now
             news = self._news.get(remaining / 1000) if remaining > 0 else None
-            if news is None and remaining > 0 and self._is_there():
-                heard = self._runtime.monotonic()
-                continue
+            if news is None and remaining > 0:
+                if self._is_there():
+                    heard = self._runtime.monotonic()
+                    continue
+                news = self._news.get(0)  # What has come while it was asked shows that it is there, too.
             if news is None:
                 self._silent = self._identity
                 self._leave(channel)
