@@ -354,7 +354,7 @@ class _Vacuum:
         sweep_ms = max(self._grace_ms, _SWEEP_MS)
         probes = objects.list(f"{PROBE_FOLDER}/")
         leases = [item for item in objects.list(keys.LEASES) if keys.lease_number(item.key) is not None]
-        # A committer whose announcement is deleted goes on, and the next process that meets it announces itself.
+        # A committer loses nothing when its announcement is deleted: callers that cannot find it announce themselves.
         announcements = [item for item in objects.list(keys.COMMITTERS) if keys.is_of_committers(item.key)]
         view = _view_after_lists(self._connection)
         temporary = [*probes, *leases, *announcements]

@@ -293,7 +293,7 @@ def answer_of(work: Callable[[], object]) -> object:
 
 @contextmanager
 def a_place(chains: int = 1) -> Iterator[Place]:
-    """A machine with a store that nobody uses yet."""
+    """A machine with a new store."""
     scheduler = Scheduler(random.Random(1))
     with simulated_locks(scheduler):
         yield Place(scheduler, chains)

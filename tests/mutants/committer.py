@@ -120,7 +120,7 @@ COMMITTER = (
         test=f"{_NETWORK}test_a_listener_cannot_choose_what_a_caller_creates",
     ),
     Mutant(
-        "one that others have replaced goes on",
+        "a replaced committer commits",
         NetworkMeeting.is_replaced,
         "return self._successor is not None",
         "return False",
