@@ -79,7 +79,7 @@ class SocketChannel:
         self._poll.register(sock, select.POLLIN)
         #: What was received and not returned; at first what has come with the end of the handshake.
         self._received = bytearray(b"" if cipher is None else cipher.open(b""))
-        #: Frames of which nothing was sent, in order.
+        #: Frames of which nothing was sent, in order: the same objects as those of other channels, no copies.
         self._unsent: deque[bytes] = deque()
         #: The rest of a frame that is being sent, as it is sent; written by the holder of `_sending`.
         self._rest = memoryview(b"")
@@ -94,7 +94,7 @@ class SocketChannel:
     def send(self, frame: bytes) -> None:
         if self._closed:
             return
-        self._unsent.append(len(frame).to_bytes(_LENGTH, "big") + frame)
+        self._unsent.append(frame)
         if len(self._unsent) + bool(self._rest) > MAX_UNSENT:
             self.close()  # The other side does not read: it is suspended, or too slow.
         self._send_unsent(socket.MSG_DONTWAIT)
@@ -123,6 +123,7 @@ class SocketChannel:
             try:
                 if not self._rest:
                     frame = self._unsent.popleft()
+                    frame = len(frame).to_bytes(_LENGTH, "big") + frame
                     self._rest = memoryview(frame if self._cipher is None else self._cipher.seal(frame))
                 sent = self._socket.send(self._rest, flags | _NO_SIGNAL)
             except BlockingIOError:
