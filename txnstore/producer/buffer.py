@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,10 @@ from txnstore.producer.topics import TablePiece, Topics, TopicVersion
 from txnstore.producer.upload import Uploads
 from txnstore.segment.convert import copy_rows
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
+from txnstore.segment.schema import as_milliseconds
+
+#: The partition of each row of a table.
+_Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
 
 
 class Buffer:
@@ -103,24 +108,25 @@ class Buffer:
             batch = self.open_batch(version, None, number)
             count = min(rows.num_rows - row, max(1, (self.batch_bytes - batch.bytes) // row_bytes + 1))
             piece = rows.slice(row, count)
-            times = piece[event_time] if event_time is not None else None
+            times = _EventTimes.of(piece[event_time], event_time) if event_time is not None else None
             yield TablePart(batch, batch.add_table(piece), count, row_numbers.skipping(row), times)
             row += count
             self.bytes += piece.nbytes
             if batch.bytes >= self.batch_bytes:
                 self.seal(batch)
 
-    def _row_partitions(self, version: TopicVersion, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
+    def _row_partitions(self, version: TopicVersion, table: pa.Table, partition: int | None) -> _Numbers:
         """Return the partition of each row: the given one, that of its key, or the sticky one."""
         column = version.writer.key_column
+        width = np.min_scalar_type(version.partitions - 1)  # The future of the table keeps them.
         if partition is not None:
             version.check_number(partition)
-            return np.full(table.num_rows, partition, dtype=np.int32)
-        sticky = self._sticky.partition(version.topic.name, version.partitions)
-        if column is None:
-            return np.full(table.num_rows, sticky, dtype=np.int32)
-        numbers = partition_array(key_bytes(table[column], column), version.partitions)
-        return np.where(numbers < 0, np.int32(sticky), numbers)
+        else:
+            partition = self._sticky.partition(version.topic.name, version.partitions)
+            if column is not None:
+                numbers = partition_array(key_bytes(table[column], column), version.partitions)
+                return np.where(numbers < 0, np.int32(partition), numbers).astype(width)
+        return np.broadcast_to(np.array(partition, width), table.num_rows)
 
     # Sealing ----------------------------------------------------------------------------------------------------------
 
@@ -197,7 +203,7 @@ class _RowNumbers:
         skip: The rows of this partition that are in earlier parts.
     """
 
-    numbers: npt.NDArray[np.int32]
+    numbers: _Numbers
     number: int
     first: int
     skip: int = 0
@@ -208,3 +214,27 @@ class _RowNumbers:
     def __call__(self, count: int) -> npt.NDArray[np.int64]:
         rows = np.flatnonzero(self.numbers == self.number)[self.skip : self.skip + count]
         return rows + self.first
+
+
+@dataclass(frozen=True, slots=True)
+class _EventTimes:
+    """The event times of rows, kept small: the future of a table has them as long as the application has it.
+
+    Attributes:
+        size: The size of the differences in bytes.
+        differences: The first time in ms, and the difference of each other one to its predecessor, compressed.
+    """
+
+    size: int
+    differences: bytes
+
+    @classmethod
+    def of(cls, times: pa.ChunkedArray, column: str) -> _EventTimes:
+        milliseconds = as_milliseconds(times, column).cast(pa.int64()).to_numpy()
+        differences = np.diff(milliseconds, prepend=np.int64(0))
+        return cls(differences.nbytes, pa.compress(differences, codec="zstd", asbytes=True))
+
+    def __call__(self) -> list[int]:
+        differences = np.frombuffer(pa.decompress(self.differences, self.size, "zstd"), np.int64)
+        milliseconds: list[int] = np.cumsum(differences).tolist()
+        return milliseconds

@@ -13,12 +13,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from txnstore.core.log.commands import Appended
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.producer.batches import ProducerBatch
-from txnstore.segment.schema import as_milliseconds
 from txnstore.validation import check_callable, check_seconds
 
 _LOG = logging.getLogger(__name__)
@@ -185,14 +183,14 @@ class TablePart:
         first: The number of the first of these rows in the batch.
         count: The number of rows.
         row_numbers: Called with ``count``, returns the row numbers in the table.
-        times: The event times of the rows; None: the time of the append.
+        times: Returns the event times of the rows, in ms; None: the time of the append.
     """
 
     batch: ProducerBatch
     first: int
     count: int
     row_numbers: Callable[[int], npt.NDArray[np.int64]]
-    times: pa.ChunkedArray | None = None
+    times: Callable[[], list[int]] | None = None
 
 
 class TableFuture(_SendFuture["list[RecordMetadata]"]):
@@ -217,7 +215,7 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
             base_offset = appended.base_offset + part.first
             moments = [appended.timestamp] * part.count
             if part.times is not None:
-                moments = as_milliseconds(part.times, "timestamp").cast(pa.int64()).to_pylist()
+                moments = part.times()
             for index, (row, moment) in enumerate(zip(part.row_numbers(part.count).tolist(), moments, strict=True)):
                 offset = base_offset + index if appended.base_offset >= 0 else -1
                 metadata_by_row[row] = RecordMetadata(topic, partition, offset, moment)

@@ -39,6 +39,7 @@ from txnstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnstore.producer import Producer
+from txnstore.segment.schema import TIMESTAMP
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 from txnstore.testing import ManualClock
@@ -221,6 +222,21 @@ def test_the_metadata_of_a_table_are_in_the_order_of_its_rows(bench: Bench) -> N
         placed[b"%d" % number] for number in range(200)
     ]
     assert len(placed) == 201
+
+
+def test_the_future_of_a_table_keeps_little_of_each_row(bench: Bench, producer: Producer) -> None:
+    """A reader may be larger than memory, and its future is there until the call returns."""
+    count = 20_000
+    times = [1_700_000_000_000 + 50 * number + number % 7 for number in range(count)]
+    keys = [b"%d" % number for number in range(count)]
+    columns = {"key": pa.array(keys), "value": pa.array([b"x"] * count), "timestamp": pa.array(times, TIMESTAMP)}
+    future = producer.send_table("t", pa.table(columns))
+    producer.flush()
+    kept = len(pickle.dumps([(part.row_numbers, part.times) for part in future._parts]))
+    assert kept < 2 * count
+    sent = future.result()
+    assert [metadata.timestamp for metadata in sent] == times
+    assert [metadata.partition for metadata in sent] == [partition_for_key(key, 3) for key in keys]
 
 
 def test_records_and_tables_of_a_partition_keep_the_order_of_their_sends(bench: Bench, producer: Producer) -> None:
