@@ -33,7 +33,7 @@ from txnstore.chain.boundary import Boundaries, OvertakenError
 from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
-from txnstore.chain.codec import WRITE_FEATURES, Entry, check, check_features
+from txnstore.chain.codec import WRITE_FEATURES, AnyEvent, Entry, check, check_features
 from txnstore.chain.committer.committer import Committer, FoundCommitter, Place, find_committer
 from txnstore.chain.committer.messages import Stored
 from txnstore.chain.context import ChainContext
@@ -84,6 +84,8 @@ _LOG = logging.getLogger(__name__)
 HEAD_MAX_AGE_MS = 5_000
 #: A commit hands its commands to so many other processes at most, one after the other.
 MAX_COMMITTERS = 3
+#: The newest entries whose events are kept for those who ask what has changed.
+_KEPT_EVENTS = 16
 
 
 class Chain:
@@ -153,6 +155,9 @@ class Chain:
         #: The entry whose PUT was begun and whose outcome this process does not know; else None. Under `_head`.
         #: Invariant: while it is set, no other bytes are offered to any slot.
         self._undecided: Attempt | None = None
+        #: The events of the newest entries, with their numbers, also of some that are not published yet. Any thread
+        #: that reads or writes an entry adds them, without a lock, before it publishes the state that includes it.
+        self._events: list[tuple[int, Sequence[AnyEvent]]] = [(0, ())] * _KEPT_EVENTS
         #: The commands that no entry has taken yet, oldest first. Any thread appends one, without a lock; the holder of
         #: `_head` takes them.
         self._waiting: deque[QueuedCommand] = deque()
@@ -273,6 +278,19 @@ class Chain:
                 if state.sequence % FAN == 0:
                     self._saver.add_edge(state)
                 self._announce()
+
+    def events_between(self, after: int, until: int) -> list[AnyEvent] | None:
+        """Return the events of the entries after ``after``, up to ``until``; None if they are not kept any more."""
+        if until - after > _KEPT_EVENTS:
+            return None
+        numbers = range(after + 1, until + 1)
+        kept = [self._events[number % _KEPT_EVENTS] for number in numbers]
+        if any(number != sequence for number, (sequence, _) in zip(numbers, kept, strict=True)):
+            return None
+        return [event for _, events in kept for event in events]
+
+    def _keep_events(self, entry: Entry) -> None:
+        self._events[entry.sequence % _KEPT_EVENTS] = entry.sequence, entry.events
 
     # Committing -------------------------------------------------------------------------------------------------------
 
@@ -685,6 +703,7 @@ class Chain:
         keep(self._objects, attempt.claim.key, payload_of(stored))
         if self._committer is not None:
             self._committer.wrote(attempt.entry)
+        self._keep_events(attempt.entry)
         self._publish(attempt.state)
         self._head_read_at, self.durable = now, attempt.entry.sequence
         self._written_until = attempt.entry.sequence
@@ -744,6 +763,7 @@ class Chain:
         While the chains are loaded, chain 0 may not have the rules yet: then no principal counts as one that may.
         """
         self._turns.record(entry.sequence, entry.writer_id)
+        self._keep_events(entry)
         if self._committer is not None:
             self._committer.record(entry, inside, data)
         if entry.principals is None or entry.sequence % interval(state, self._checkpoint_every) != 0:

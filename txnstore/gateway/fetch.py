@@ -45,6 +45,8 @@ _MAX_WAIT_MS = 30_000
 #: Seconds after which a view is read again before a fetch. The gateway looks for entries of others while a client
 #: waits; the view of one that had no client for a day names segments that a vacuum may have deleted.
 _OUTDATED = 60.0
+#: The most bytes of the control batch that stands for a gap.
+_MAX_GAP_BYTES = len(gap_batch(0, MAX_DELTA))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +104,32 @@ class Fetch:
         partitions = await self._resolve([*asked], client)
         awaited = {partition.tp for partition in partitions}
         view = await self._services.view_with(lambda view: not _is_behind(view, partitions))
+        min_bytes = min(body.min_bytes, max_bytes)
         with self._services.freshness.waiting():
             while True:
-                async with client.room.grant(max_bytes) as granted_bytes:
-                    results, size, is_final = await self._read_all(view, partitions, isolation, granted_bytes)
+                results: list[_Result] | None = None
                 remaining_seconds = deadline - loop.time()
-                is_enough = is_final or size >= body.min_bytes or remaining_seconds <= 0
-                if is_enough or not await self._services.freshness.wait_for_change(view, awaited, remaining_seconds):
-                    if not size:
-                        self._services.freshness.request_poll()
-                    return _response(session, results)
+                # Most clients ask for one byte: then what is there is read at once, and not counted before.
+                if (
+                    remaining_seconds <= 0
+                    or min_bytes <= 1
+                    or not self._is_short(view, partitions, isolation, min_bytes)
+                ):
+                    async with client.room.grant(max_bytes) as granted_bytes:
+                        results, size, is_final = await self._read_all(view, partitions, isolation, granted_bytes)
+                    remaining_seconds = deadline - loop.time()
+                    if is_final or size >= min_bytes or remaining_seconds <= 0:
+                        return self._answer(session, results, size)
+                has_changed = await self._services.freshness.wait_for_change(view, awaited, remaining_seconds)
+                if not has_changed and results is not None:
+                    return self._answer(session, results, size)
                 view = self._services.freshness.view
+
+    def _answer(self, session: FetchSession | None, results: Sequence[_Result], size: int) -> Fields:
+        """Return the response with these results, of ``size`` bytes."""
+        if not size:
+            self._services.freshness.request_poll()
+        return _response(session, results)
 
     async def _resolve(self, asked: Sequence[tuple[PartitionKey, Any]], client: Client) -> list[_RequestedPartition]:
         """Find the topics of partitions, each once for all that exist, and check that the client may read them."""
@@ -149,7 +166,7 @@ class Fetch:
     async def _read_all(
         self, view: View, partitions: Sequence[_RequestedPartition], isolation: Isolation, max_bytes: int
     ) -> tuple[list[_Result], int, bool]:
-        """Return the result of each partition, their bytes, and whether an error among them ends the wait.
+        """Return the result of each partition, their bytes, and whether an error, or a lack of room, ends the wait.
 
         Without those of which a session knows that they have nothing new.
         """
@@ -167,9 +184,10 @@ class Fetch:
                     raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {partition.tp}")
                 if partition.session is not None and partition.session.has_nothing_new(log, isolation):
                     continue
-                fields, nbytes = await self._read(
+                fields, nbytes, is_cut = await self._read(
                     view, partition, topic, log, isolation, max_bytes - size, is_first=size == 0
                 )
+                is_final |= is_cut  # More may never fit.
             except (TxnStoreError, RefusedError) as error:
                 fields, nbytes, is_final = _error_fields(partition, error), 0, True
             results.append((partition.key, fields))
@@ -186,24 +204,33 @@ class Fetch:
         max_bytes: int,
         *,
         is_first: bool,
-    ) -> tuple[Fields, int]:
-        """Return the fields of a partition with its records, and their size; ``is_first``: at least one batch."""
+    ) -> tuple[Fields, int, bool]:
+        """Return the fields of a partition with its records, their size, and whether records have no room.
+
+        ``is_first``: at least one batch.
+        """
         check_offset(partition.tp, log, isolation, partition.offset)
         size, data = 0, list[bytes]()
-        end_offset = log.read_limit(isolation)
         available_bytes = min(max_bytes, partition.max_bytes)
-        if partition.offset < end_offset and (is_first or available_bytes > 0):  # Else no batch would fit.
-            data, size = await self._records(view, partition, topic, log, isolation, available_bytes, is_first=is_first)
-        return {
-            "partition_index": partition.tp.partition,
-            "error_code": ErrorCode.none,
-            "high_watermark": log.high_watermark,
-            "last_stable_offset": log.last_stable_offset,
-            "log_start_offset": log.log_start,
-            "aborted_transactions": () if isolation is Isolation.READ_COMMITTED else None,
-            "preferred_read_replica": -1,
-            "records": b"".join(data),
-        }, size
+        is_cut = partition.offset < log.read_limit(isolation)
+        if is_cut and (is_first or available_bytes > 0):  # Else no batch would fit.
+            data, size, is_cut = await self._records(
+                view, partition, topic, log, isolation, available_bytes, is_first=is_first
+            )
+        return (
+            {
+                "partition_index": partition.tp.partition,
+                "error_code": ErrorCode.none,
+                "high_watermark": log.high_watermark,
+                "last_stable_offset": log.last_stable_offset,
+                "log_start_offset": log.log_start,
+                "aborted_transactions": () if isolation is Isolation.READ_COMMITTED else None,
+                "preferred_read_replica": -1,
+                "records": b"".join(data),
+            },
+            size,
+            is_cut,
+        )
 
     async def _records(
         self,
@@ -215,8 +242,10 @@ class Fetch:
         max_bytes: int,
         *,
         is_first: bool,
-    ) -> tuple[list[bytes], int]:
+    ) -> tuple[list[bytes], int, bool]:
         """Batches from the requested offset on: up to ``max_bytes`` bytes, or one of any size if ``is_first``.
+
+        Also their bytes, and whether more batches are known that had no room.
 
         Control batches stand for offsets without a record that the reader sees, so that its position passes them.
         """
@@ -228,11 +257,11 @@ class Fetch:
                     if encoded_batch.last_offset < position:
                         continue
                     if (data or not is_first) and size + len(encoded_batch.data) > max_bytes:
-                        return data, size
+                        return data, size, True
                     if data and encoded_batch.first_offset < position:
                         # Encoded for another reader, from other segments. At the beginning of a response a client skips
                         # what is before its position; further on, librdkafka would take it for new records.
-                        return data, size
+                        return data, size, True
                     if encoded_batch.first_offset > position:
                         data += _gap_batches(position, encoded_batch.first_offset)
                     data.append(encoded_batch.data)
@@ -241,11 +270,11 @@ class Fetch:
         except Exception:
             if not data:
                 raise
-            return data, size  # The client gets what was read; its next fetch meets the error.
+            return data, size, True  # The client gets what was read; its next fetch meets the error.
         if position < end:
             data += _gap_batches(position, end)
             size += len(data[-1])
-        return data, size
+        return data, size, False
 
     async def _batches(
         self, partition: _RequestedPartition, topic: CatalogTopic, log: Partition, isolation: Isolation
@@ -270,7 +299,32 @@ class Fetch:
 
     def _is_cold(self, topic: CatalogTopic, part: Slice) -> bool:
         """Whether the batch of a slice must be read from its segment."""
-        return not self._hot_batches.has(topic.topic_id, part.tp.partition, part.batch)
+        return self._hot_batches.size_of(topic.topic_id, part.tp.partition, part.batch) is None
+
+    def _is_short(
+        self, view: View, partitions: Sequence[_RequestedPartition], isolation: Isolation, min_bytes: int
+    ) -> bool:
+        """Whether a response would certainly have fewer bytes, and no error: what is in memory is counted, not read.
+
+        What is read from the storage has another size in the response: its bytes are known when it is encoded.
+        """
+        size = 0
+        for partition in partitions:
+            topic, log = view.topics.get(partition.tp.topic), view.partition(partition.tp)
+            if partition.topic is None or topic is None or log is None or topic.topic_id != partition.topic.topic_id:
+                return False
+            position, end = partition.offset, log.read_limit(isolation)
+            if not log.log_start <= position <= log.high_watermark or not log.batches.in_memory_from(position):
+                return False
+            for part in iterate_visible_slices(partition.tp, log, isolation, position):
+                nbytes = self._hot_batches.size_of(topic.topic_id, part.tp.partition, part.batch)
+                size += min_bytes if nbytes is None else nbytes
+                size += _MAX_GAP_BYTES if part.start > position else 0
+                if size >= min_bytes:
+                    return False
+                position = part.limit
+            size += _MAX_GAP_BYTES if position < end else 0
+        return size < min_bytes
 
 
 def _response(session: FetchSession | None, results: Sequence[_Result]) -> Fields:

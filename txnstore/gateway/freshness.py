@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import is_, is_not
-from typing import cast
+from typing import Any, cast
 
 from txnstore.connection import Connection
+from txnstore.core.log.changes import changed_partitions
 from txnstore.core.log.model import Partition
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
@@ -165,15 +166,33 @@ class Freshness:
 
     def _publish(self, view: View) -> None:
         """Take a newer view chain by chain: of two views, each may know one chain better than the other."""
-        states = tuple(map(_newer_state, self.view.states, view.states))
-        if any(map(is_not, states, self.view.states)):
+        states, before = tuple(map(_newer_state, self.view.states, view.states)), self.view.states
+        if any(map(is_not, states, before)):
             self.view = view if all(map(is_, states, view.states)) else View(states)
-            self._wake_waiters()
+            if self._awaited:
+                self._wake_waiters(self._changed_since(before))
 
-    def _wake_waiters(self) -> None:
-        """Wake the requests that wait for a partition which has changed; no other one runs."""
+    def _changed_since(self, states: Sequence[State]) -> Collection[TopicPartition] | None:
+        """The partitions that the events of the entries after these states name; None: any may have changed."""
+        all_events: list[Any] = []
+        for chain, before, now in zip(self._connection.chains, states, self.view.states, strict=True):
+            events = chain.events_between(before.sequence, now.sequence)
+            if events is None:
+                return None
+            all_events += events
+        return changed_partitions(all_events, self.view)
+
+    def _wake_waiters(self, changed: Collection[TopicPartition] | None) -> None:
+        """Wake the requests that wait for a partition which has changed; no other one runs.
+
+        Args:
+            changed: Those that may have changed; None: any.
+        """
         logs = self.view.partitions
-        for tp, awaited in self._awaited.items():
+        for tp in self._awaited if changed is None else changed:
+            awaited = self._awaited.get(tp)
+            if awaited is None:
+                continue
             log = logs.get(tp)
             if log is not awaited.log:
                 awaited.log = log

@@ -36,14 +36,20 @@ class HotBatches:
 
     def find(self, topic_id: str, partition: int, batch: Batch) -> bytes | None:
         """Return the bytes of a batch of the log; None if they are not kept, or a compaction has replaced the batch."""
-        entry = self._batches.find((topic_id, partition, batch.base_offset))
-        if entry is None or not self.has(topic_id, partition, batch):
+        data = self._kept(topic_id, partition, batch)
+        if data is None:
             self.misses += 1
-            return None
-        self.hits += 1
-        return entry[1]
+        else:
+            self.hits += 1
+        return data
 
-    def has(self, topic_id: str, partition: int, batch: Batch) -> bool:
-        """Whether :meth:`find` would return a batch; not counted as a look-up."""
+    def size_of(self, topic_id: str, partition: int, batch: Batch) -> int | None:
+        """The number of bytes that :meth:`find` would return; None: it would return none. Not counted as a look-up."""
+        data = self._kept(topic_id, partition, batch)
+        return None if data is None else len(data)
+
+    def _kept(self, topic_id: str, partition: int, batch: Batch) -> bytes | None:
         entry = self._batches.find((topic_id, partition, batch.base_offset))
-        return entry is not None and entry[0] == batch.limit and batch.layout is Layout.APPENDED
+        if entry is None or entry[0] != batch.limit or batch.layout is not Layout.APPENDED:
+            return None
+        return entry[1]

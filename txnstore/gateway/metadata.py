@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import is_not
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from txnstore.caches import ByteCache
 from txnstore.catalog.topics import new_topic
 from txnstore.core.authorization.model import CLUSTER
 from txnstore.core.authorization.rights import Right
@@ -18,7 +20,7 @@ from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.peers import Node
-from txnstore.gateway.server import Client, Fields, Handler, ResponseBuilder
+from txnstore.gateway.server import Client, Fields, Handler, ResponseBuilder, SharedResponse
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, field_value
 from txnstore.validation import check_topic_name
@@ -37,6 +39,8 @@ _GROUP, _TRANSACTION = 0, 1
 #: Partitions that the event loop describes at a time, which takes it about 50 ms: the most of a page, as in Kafka
 #: (``max.request.partition.size.limit``), and of a response that is not built in a thread.
 MOST_AT_ONCE = 2_000
+#: The most bytes of encoded responses that are kept.
+_KEPT_BYTES = 16 << 20
 #: Topics of brokers. A gateway keeps what they hold in the chains; clients may ask whether they exist.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -69,6 +73,12 @@ class Metadata:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        #: Encoded responses, by what they depend on besides ``_basis``.
+        self._responses: ByteCache[Hashable, bytes] = ByteCache(_KEPT_BYTES)
+        #: The catalog, the rules and the live gateways by which the responses were made, compared by identity; each
+        #: change of them has a number, so that a thread which was late keeps nothing for the next one.
+        self._basis: tuple[object, ...] = ()
+        self._basis_number = 0
 
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of Metadata, DescribeCluster, DescribeTopicPartitions and FindCoordinator."""
@@ -81,7 +91,7 @@ class Metadata:
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
-    async def metadata(self, request: Request, client: Client) -> Fields | ResponseBuilder:
+    async def metadata(self, request: Request, client: Client) -> Fields | ResponseBuilder | SharedResponse:
         """Return the gateways, and topics with the leaders of their partitions."""
         requested_topics, with_operations = field_value(request.body, "topics"), _wants_operations(request, "topic")
         topics: list[CatalogTopic | Fields]
@@ -96,7 +106,7 @@ class Metadata:
             topics = [
                 await self._resolve(requested_topic, request, client) for requested_topic in distinct_topics.values()
             ]
-        cluster = {**self._cluster_fields(self._listed_nodes(client)), **self._cluster_operations(request, client)}
+        nodes, cluster_operations = self._listed_nodes(client), self._cluster_operations(request, client)
 
         def build() -> Fields:
             topics_fields = [
@@ -105,10 +115,26 @@ class Metadata:
                 else topic
                 for topic in topics
             ]
-            return {**cluster, "topics": topics_fields}
+            return {**self._cluster_fields(nodes), **cluster_operations, "topics": topics_fields}
 
-        partitions = sum(topic.partitions for topic in topics if isinstance(topic, CatalogTopic))
-        return build if partitions > MOST_AT_ONCE else build()
+        found = [topic for topic in topics if isinstance(topic, CatalogTopic)]
+        is_large = sum(topic.partitions for topic in found) > MOST_AT_ONCE
+        catalog = self._services.freshness.view.topics
+        if len(found) < len(topics) or any(catalog.get(topic.name) is not topic for topic in found):
+            return build if is_large else build()
+        # The rights of the client were checked above, for this request; what else depends on them is in the key.
+        names = tuple(topic.name for topic in found)
+        asked = request.version, names, with_operations, *cluster_operations.values()
+        key = self._number_of_basis(catalog), tuple(nodes), self._services.principal(client), *asked
+        return SharedResponse(self._responses, key, build, in_thread=is_large)
+
+    def _number_of_basis(self, catalog: object) -> int:
+        """Return the number of the catalog, the rules and the live gateways; forget responses of earlier ones."""
+        basis = catalog, self._services.connection.chain.state.authorization, self._services.peers.live
+        if len(self._basis) != len(basis) or any(map(is_not, self._basis, basis)):
+            self._basis, self._basis_number = basis, self._basis_number + 1
+            self._responses.forget()
+        return self._basis_number
 
     async def _resolve(self, requested_topic: Any, request: Request, client: Client) -> CatalogTopic | Fields:
         """Find or create a topic of a request; return the fields of its error if that is refused."""

@@ -19,12 +19,13 @@ import socket
 import ssl
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from txnstore.caches import ByteCache
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.budget import Budget, Reservation, ResponseBudget
 from txnstore.gateway.errors import code_of, message_of
@@ -32,17 +33,36 @@ from txnstore.gateway.failures import can_report_failure, failure_fields
 from txnstore.gateway.frames import START_SIZE, Frame, MalformedRequestError, Start, check_frame, read_start
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.stream import AHEAD, CHUNK, Stream
-from txnstore.gateway.wire import PREFIX, Request, field_value, read_request, write_response
+from txnstore.gateway.wire import PREFIX, Request, field_value, read_request, with_correlation_id, write_response
 
 _LOG = limited_logger(__name__)
 
 Fields = Mapping[str, Any]
 #: Makes the fields of a large response, in a thread.
 ResponseBuilder = Callable[[], Fields]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedResponse:
+    """A response without errors that requests share, but for the correlation id.
+
+    Attributes:
+        cache: The responses, as encoded.
+        key: Equal for requests that share a response.
+        build: Makes its fields.
+        in_thread: Whether it builds so many fields that it must run in a thread.
+    """
+
+    cache: ByteCache[Hashable, bytes]
+    key: Hashable
+    build: ResponseBuilder
+    in_thread: bool
+
+
 #: What a handler returns: the fields of the response; None: there is none; a callable that builds so many of them that
-#: it must run in a thread; or an awaitable of fields or None, for a request that has begun and whose successors may
-#: begin.
-Result = Fields | ResponseBuilder | Awaitable[Fields | None] | None
+#: it must run in a thread; a response that requests share; or an awaitable of fields or None, for a request that has
+#: begun and whose successors may begin.
+Result = Fields | ResponseBuilder | SharedResponse | Awaitable[Fields | None] | None
 #: Handles a request.
 Handler = Callable[[Request, "Client"], Awaitable[Result]]
 
@@ -353,6 +373,23 @@ class Server:
         self.traffic.errors.update(errors)
         return response
 
+    async def encode_shared(self, request: Request, shared: SharedResponse) -> bytes:
+        """Return a response that requests share; encode it, and keep it, if it is not kept."""
+
+        def encode() -> bytes:
+            response = shared.cache.find(shared.key)  # Another request may have encoded it while this one waited.
+            if response is None:
+                response = write_response(request.api, request.version, request.correlation_id, shared.build())
+                shared.cache.keep(shared.key, response, len(response))
+            return response
+
+        response = shared.cache.find(shared.key)
+        if response is None and shared.in_thread:
+            response = await asyncio.get_running_loop().run_in_executor(self._encoder, encode)
+        elif response is None:
+            response = encode()
+        return with_correlation_id(response, request.correlation_id)
+
     def unknown_version(self, start: Start) -> bytes:
         """Encode the response to an unknown version of ApiVersions: in version 0 (KIP-511)."""
         return self.encode(Start(start.api, 0, start.correlation_id), self._versions_response())
@@ -573,6 +610,8 @@ class _Connection:
 
     async def _encoded(self, request: Request, result: Result) -> bytes | None:
         """Encode what a handler returned; None if there is no response."""
+        if isinstance(result, SharedResponse):
+            return await self._server.encode_shared(request, result)
         if callable(result):
             return await self._server.encode_in_thread(request, result)
         fields = result if result is None or isinstance(result, Mapping) else await result

@@ -104,6 +104,12 @@ def write_response(
     return buffer.getvalue()  # Without a copy.
 
 
+def with_correlation_id(response: bytes, correlation_id: int) -> bytes:
+    """Return a response of :func:`write_response` to another request, which is the same but for its correlation id."""
+    end = PREFIX.size + _CORRELATION_ID.size
+    return b"".join((response[: PREFIX.size], _CORRELATION_ID.pack(correlation_id), memoryview(response)[end:]))
+
+
 class _ErrorCodes(threading.local):
     """The error codes in the message that this thread builds."""
 

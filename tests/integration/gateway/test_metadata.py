@@ -192,14 +192,58 @@ def _described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_metadata_of_many_partitions_are_built_outside_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, topics: list[dict[str, str]] | None
 ) -> None:
-    with create_on(MemoryStore()) as store, serving(store) as gateway:
+    threads, responses = _described(monkeypatch), list[object]()
+    with create_on(MemoryStore()) as store:
         store.create_topic("t", partitions=5)
-        served, threads = ServedStore(store, gateway), _described(monkeypatch)
-        small = served.ask(Api.METADATA, {"topics": topics})
-        monkeypatch.setattr(metadata, "MOST_AT_ONCE", 4)
-        large = served.ask(Api.METADATA, {"topics": topics})
+        for most in (5, 4):
+            monkeypatch.setattr(metadata, "MOST_AT_ONCE", most)
+            with serving(store) as gateway:
+                responses.append(ServedStore(store, gateway).ask(Api.METADATA, {"topics": topics}).topics)
     assert threads == ["gateway of a test"] * 5 + ["gateway responses"] * 5
-    assert small == large
+    assert responses[0] == responses[1]
+
+
+# Responses that clients share -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topics", [None, [{"name": "t"}]])
+def test_clients_share_a_response_until_the_catalog_changes(
+    monkeypatch: pytest.MonkeyPatch, topics: list[dict[str, str]] | None
+) -> None:
+    with create_on(MemoryStore()) as store, serving(store) as gateway:
+        store.create_topic("t", partitions=3)
+        served, described = ServedStore(store, gateway), _described(monkeypatch)
+        first, second = (served.ask(Api.METADATA, {"topics": topics}) for _ in range(2))
+        assert first == second
+        assert len(described) == 3
+        served.ask(Api.METADATA, {"topics": topics}, 8)
+        assert len(described) == 6
+        asked = {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout_ms": 1000, "timeout": 1000}
+        served.ask(Api.CREATE_PARTITIONS, asked)
+        (topic,) = served.ask(Api.METADATA, {"topics": topics}).topics
+        assert len(topic.partitions) == 4
+
+
+def test_a_response_is_that_of_the_principal_and_of_the_rules_that_hold(tmp_path: Path) -> None:
+    users = users_of(tmp_path, "alice", "bob")
+    with create_on(MemoryStore(), principal="User:gateway") as store:
+        store.create_topic("t")
+        store.create_topic("u")
+        store.acls.enable(["User:gateway"])
+        store.acls.create(Acl("User:alice", "ALLOW", "DESCRIBE", "TOPIC", "t"))
+        store.acls.create(Acl("User:bob", "ALLOW", "DESCRIBE", "TOPIC", "u"))
+        with serving(store, security=users) as gateway:
+            served = ServedStore(store, gateway)
+
+            def names(user: str) -> list[str]:
+                return [topic.name for topic in served.ask(Api.METADATA, {"topics": None}, user=user).topics]
+
+            for _ in range(2):
+                assert (names("alice"), names("bob")) == (["t"], ["u"])
+            store.acls.create(Acl("User:alice", "DENY", "DESCRIBE", "TOPIC", "t"))
+            assert names("alice") == []
+            code = served.ask(Api.METADATA, _names(("t",)), user="alice").topics[0].error_code
+            assert code is ErrorCode.topic_authorization_failed
 
 
 def test_a_page_of_partitions_has_an_upper_bound_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,7 +253,7 @@ async def _offsets(fetch: Fetch, view: View) -> list[int]:
     """The offsets of all records in a response to one who reads all that is not aborted from offset 0 on."""
     topic, log = view.topics[T0.topic], view.partitions[T0]
     asked = _RequestedPartition((T0.topic, T0.partition), T0, topic, 0, 1 << 20)
-    data, _ = await fetch._records(view, asked, topic, log, UNCOMMITTED, 1 << 20, is_first=True)
+    data, *_ = await fetch._records(view, asked, topic, log, UNCOMMITTED, 1 << 20, is_first=True)
     records = MemoryRecords(b"".join(data))
     offsets = []
     while (batch := records.next_batch()) is not None:

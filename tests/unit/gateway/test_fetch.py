@@ -12,6 +12,7 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from txnstore.core.authorization.model import Acl
+from txnstore.core.model import TopicPartition
 from txnstore.gateway.apis import Api
 from txnstore.gateway.fetch import Fetch
 from txnstore.gateway.freshness import Freshness
@@ -37,18 +38,31 @@ class Consumer:
     """A client with a session."""
 
     def __init__(self, fetch: Fetch, freshness: Freshness) -> None:
-        self._fetch, self._freshness = fetch, freshness
+        self._fetch, self._freshness, self.hot_batches = fetch, freshness, fetch._hot_batches
         self.client = Client("127.0.0.1", authenticated=True)
         self.session, self.epoch = 0, 0
 
-    async def fetch(self, partitions: Sequence[tuple[int, int]] = (), *, max_wait: int = 0, isolation: int = 1) -> Any:
+    async def fetch(
+        self,
+        partitions: Sequence[tuple[int, int]] = (),
+        *,
+        max_wait: int = 0,
+        isolation: int = 1,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+    ) -> Any:
         """Fetch; adds these partitions with their offsets. Returns the fields of those in the response, by number."""
         parts = [
             {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
             for number, offset in partitions
         ]
-        fields: dict[str, Any] = {"session_id": self.session, "session_epoch": self.epoch, "max_bytes": 1 << 20}
-        fields |= {"max_wait": max_wait, "min_bytes": 1, "isolation_level": isolation, "forgotten_topics_data": []}
+        fields: dict[str, Any] = {"session_id": self.session, "session_epoch": self.epoch, "max_bytes": max_bytes}
+        fields |= {
+            "max_wait": max_wait,
+            "min_bytes": min_bytes,
+            "isolation_level": isolation,
+            "forgotten_topics_data": [],
+        }
         fields["topics"] = [{"topic": "t", "partitions": parts}]
         body = build(load_request_schema(Api.FETCH, VERSION), fields)
         self.epoch += 1
@@ -168,3 +182,70 @@ def test_a_right_that_is_withdrawn_is_an_error_though_the_log_has_not_changed() 
             assert (await consumer.fetch())[0]["error_code"] is ErrorCode.topic_authorization_failed
 
         run(store, scenario)
+
+
+async def produce_hot(consumer: Consumer, store: Store, freshness: Freshness, size: int) -> None:
+    """Append a batch that the gateway has in memory, as a Produce request leaves it."""
+    end = (await freshness.head()).partitions[TopicPartition("t", 0)].high_watermark
+    consumer.hot_batches.add(freshness.view.topics["t"].topic_id, 0, end, end + 1, bytes(size))
+    await send(store, freshness, 0)
+
+
+def test_batches_in_memory_are_counted_and_read_once_there_are_enough(store: Store) -> None:
+    """A consumer that waits for many bytes costs an entry a look at their sizes."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        waiting = await consumer.begin_to_wait([(0, 0)], min_bytes=250)
+        for _ in range(2):
+            await produce_hot(consumer, store, freshness, 100)
+            assert not waiting.done()
+        assert consumer.hot_batches.hits == 0
+        await produce_hot(consumer, store, freshness, 100)
+        assert len((await waiting)[0]["records"]) == 300
+        assert consumer.hot_batches.hits == 3
+
+    run(store, scenario)
+
+
+def test_too_few_bytes_are_answered_at_the_end_of_the_wait(store: Store) -> None:
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await produce_hot(consumer, store, freshness, 100)
+        assert len((await consumer.fetch([(0, 0)], max_wait=1, min_bytes=250))[0]["records"]) == 100
+
+    run(store, scenario)
+
+
+@pytest.mark.parametrize("max_bytes", [250, 150])
+def test_a_client_gets_at_most_max_bytes_whatever_min_bytes_is(store: Store, max_bytes: int) -> None:
+    """As in Kafka; and at once, though the next batch does not fit, and no response can have as many bytes."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        for _ in range(3):
+            await produce_hot(consumer, store, freshness, 100)
+        parts = await consumer.fetch([(0, 0)], max_wait=30_000, min_bytes=1 << 20, max_bytes=max_bytes)
+        assert len(parts[0]["records"]) == max_bytes // 100 * 100
+
+    run(store, scenario)
+
+
+def test_a_refusal_is_answered_at_once_though_no_byte_is_there(store: Store) -> None:
+    async def scenario(consumer: Consumer, _: Freshness) -> None:
+        parts = await consumer.fetch([(0, 0), (9, 0)], max_wait=30_000, min_bytes=250)
+        assert parts[9]["error_code"] is ErrorCode.unknown_topic_or_partition
+        parts = await consumer.fetch([(0, 7)], max_wait=30_000, min_bytes=250)
+        assert parts[0]["error_code"] is ErrorCode.offset_out_of_range
+
+    run(store, scenario)
+
+
+def test_records_that_must_be_read_from_the_storage_are_read(store: Store) -> None:
+    """Their bytes in a response are known only then."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        waiting = await consumer.begin_to_wait([(0, 0)], min_bytes=1 << 19)
+        with store.producer() as producer:
+            producer.send("t", bytes(600_000), partition=0)
+        await freshness.head()
+        assert len((await waiting)[0]["records"]) > 1 << 19
+
+    run(store, scenario)
