@@ -18,6 +18,7 @@ from txnstore.cli.listening import LOOPBACK, Address, listen_on
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError, StorageRefusedError
 from txnstore.phrases import address_text
+from txnstore.runtime import Runtime
 
 if TYPE_CHECKING:
     import socket
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from txnstore.gateway.metrics import GatewayMetrics
     from txnstore.gateway.properties import Properties
     from txnstore.gateway.security import Security
+    from txnstore.gateway.tokens import Tokens
 
 #: Addresses that stand for all of this machine, to listen on.
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - Compared with.
@@ -80,6 +82,11 @@ class Property(click.ParamType[tuple[str, str]]):
 )
 @click.option("--tls-cert", type=_FILE_TYPE, help="Encrypt connections: the certificate and its chain, as PEM.")
 @click.option("--tls-key", type=_FILE_TYPE, help="The key of the certificate, as PEM.")
+@click.option(
+    "--tls-client-ca",
+    type=_FILE_TYPE,
+    help="Know clients by their certificates: the authorities that sign them, as PEM. Their subjects are principals.",
+)
 @click.option("--sasl", type=_FILE_TYPE, help="Who may connect: a file with hashes of passwords (docs/gateway.md).")
 @click.option(
     "--hash-password",
@@ -100,6 +107,7 @@ def gateway(
     properties: tuple[tuple[str, str], ...],
     tls_cert: Path | None,
     tls_key: Path | None,
+    tls_client_ca: Path | None,
     sasl: Path | None,
     hash_password: bool,
     metrics: tuple[str, int] | None,
@@ -120,8 +128,8 @@ def gateway(
     if hash_password:
         _print_hash()
         return
-    security = _security(tls_cert, tls_key, sasl, insecure=insecure)
     gateway_properties = _properties(properties)
+    security = _security((tls_cert, tls_key, tls_client_ca), sasl, gateway_properties, insecure=insecure)
     _check_exposure(listen[0], advertise, security, insecure=insecure)
     with contextlib.ExitStack() as resources:
         if app.debug:
@@ -158,9 +166,10 @@ def _properties(properties: Sequence[tuple[str, str]]) -> Properties:
 
 def _check_exposure(host: str, advertise: tuple[str, int] | None, security: Security, *, insecure: bool) -> None:
     """Refuse to listen at ``host`` for other machines without TLS and authentication, or without a name for clients."""
-    if not insecure and (security.users is None or security.tls is None) and host not in LOOPBACK:
+    if not insecure and not (security.authenticates and security.tls is not None) and host not in LOOPBACK:
         msg = f"{host} can be reached from other machines, and this listener lacks TLS or authentication"
-        advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
+        advice = "Add --tls-cert and --tls-key, and --sasl or --tls-client-ca; or listen on 127.0.0.1; or add "
+        advice += "--insecure where you trust all."
         raise CommandError(msg, advice)
     if advertise is None and host in _WILDCARDS:
         raise click.UsageError(f"--advertise is missing: clients cannot connect to {host}")
@@ -211,15 +220,47 @@ def _password() -> str:
     return "" if sys.stdin is None else sys.stdin.readline().rstrip("\r\n")
 
 
-def _security(tls_cert: Path | None, tls_key: Path | None, sasl: Path | None, *, insecure: bool) -> Security:
-    """Make the authentication and encryption by the files of the options."""
-    from txnstore.gateway.security import Security, read_users, tls_context
+def _security(
+    tls_files: tuple[Path | None, Path | None, Path | None],
+    sasl: Path | None,
+    properties: Properties,
+    *,
+    insecure: bool,
+) -> Security:
+    """Make the authentication and encryption by the files of the options, and the properties."""
+    from txnstore.gateway.certificates import CertificateRules
+    from txnstore.gateway.security import Security, watched_tls, watched_users
 
-    if (tls_cert is None) != (tls_key is None):
+    certificate, key, client_ca = tls_files
+    if (certificate is None) != (key is None):
         raise click.UsageError("--tls-cert and --tls-key are given together")
+    if client_ca is not None and certificate is None:
+        raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
     try:
-        users = read_users(sasl) if sasl is not None else None
-        tls = tls_context(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
+        users = watched_users(sasl) if sasl is not None else None
+        tls = watched_tls(certificate, key, client_ca) if certificate is not None and key is not None else None
+        rules = CertificateRules(properties.ssl_principal_mapping_rules) if client_ca is not None else None
+        tokens = _tokens(properties)
     except InvalidConfigError as error:
         raise CommandError(str(error)) from error
-    return Security(users, tls, plain=insecure)
+    if tokens is not None and tls is None and not insecure:
+        raise CommandError("tokens would be sent without encryption", "Add --tls-cert and --tls-key; or --insecure.")
+    return Security(users, tls, insecure, rules, tokens)
+
+
+def _tokens(properties: Properties) -> Tokens | None:
+    """Make what verifies tokens by the properties; None if they name no keys."""
+    from txnstore.gateway.tokens import Tokens, TokenSettings
+
+    url = properties.sasl_oauthbearer_jwks_endpoint_url
+    if not url:
+        return None
+    audiences = (part.strip() for part in properties.sasl_oauthbearer_expected_audience.split(","))
+    settings = TokenSettings(
+        url,
+        properties.sasl_oauthbearer_expected_issuer,
+        tuple(audience for audience in audiences if audience),
+        properties.sasl_oauthbearer_sub_claim_name,
+        properties.sasl_oauthbearer_clock_skew_seconds,
+    )
+    return Tokens(settings, Runtime())

@@ -57,6 +57,10 @@ class RunningGateway:
         if self._failed:
             raise self._failed[0]
 
+    def reload(self) -> None:
+        """Let it look at its files now."""
+        asyncio.run_coroutine_threadsafe(self._gateway.reload(), self._loop).result()
+
     @contextmanager
     def running(self) -> Iterator[RunningGateway]:
         """In the block it runs."""
@@ -76,7 +80,9 @@ class RunningGateway:
 
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        gateway = Gateway(self._store._connection, self._properties, self._bound, None, self._peers, self._security)
+        gateway = self._gateway = Gateway(
+            self._store._connection, self._properties, self._bound, None, self._peers, self._security
+        )
         try:
             await gateway.start()
             self._ready.set()

@@ -17,7 +17,7 @@ from kio.serial import entity_reader, entity_writer
 
 from tests.helpers.gateway import RunningGateway
 from txnstore.gateway.apis import VERSIONS, Api
-from txnstore.gateway.security import Security, credential_line, read_users
+from txnstore.gateway.security import Security, credential_line, watched_users
 from txnstore.gateway.wire import build
 from txnstore.store import Store
 
@@ -145,7 +145,7 @@ def users_of(folder: Path, *names: str) -> Security:
     """A listener that these users may connect to, whose password is :data:`PASSWORD`."""
     path = folder / "users.toml"
     path.write_text("[users]\n" + "".join(f'{name} = "{credential_line(PASSWORD)}"\n' for name in names))
-    return Security(read_users(path), plain=True)
+    return Security(watched_users(path), plain=True)
 
 
 def failure_of(future: Any) -> ErrorCode:

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -48,6 +49,8 @@ _LOG = limited_logger(__name__)
 _THREADS = 64
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
 GRACE = 10.0
+#: Seconds between two looks at the files of users, certificates and keys.
+_WATCH = 2.0
 #: Seconds between two attempts to read which groups to take over.
 _TAKE_OVER_RETRY = 1.0
 #: The most connections, the fewest whatever the limit of open files, and the files that the storage may need besides.
@@ -74,10 +77,11 @@ class Gateway:
         peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
     ) -> None:
-        self._listener, self._tls, self._url = listener, security.tls, redact(connection.url)
+        self._listener, self._security, self._url = listener, security, redact(connection.url)
         self._failures = 0
         self._taking_over: asyncio.Task[None] | None = None
         self._log_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised_address or listener.getsockname()[:2]
@@ -114,7 +118,8 @@ class Gateway:
         self._server = Server(
             self._handlers,
             lambda: versions_fields(self._handlers, ErrorCode.unsupported_version),
-            authenticates=security.users is not None,
+            authenticates=security.authenticates,
+            principal_of=security.principal_of,
             max_connections=_max_connections(),
         )
 
@@ -124,14 +129,31 @@ class Gateway:
         loop.set_exception_handler(self._on_loop_error)
         self._log_task = loop.create_task(log_omitted_periodically())
         self._log_task.add_done_callback(report_failure)
+        if self._security.watched:
+            self._watch_task = loop.create_task(self._watch())
+            self._watch_task.add_done_callback(report_failure)
         await loop.run_in_executor(self._threads, _warm_up)
         address = address_text(*self._listener.getsockname()[:2])
-        await self._server.listen(self._listener, self._tls)
+        await self._server.listen(self._listener, self._security.listener_context())
         await self._peers.start()
         if self._taking_over is None:
             self._take_over()  # No peer changed, so the view of the new connection is recent enough.
         extra = {"url": self._url, "address": address, "apis": len(self._handlers)}
         _LOG.info("the gateway listens", extra=extra)
+
+    async def _watch(self) -> None:
+        """Read files of users, certificates and keys again when they change."""
+        while True:
+            await asyncio.sleep(_WATCH)
+            await self.reload()
+
+    async def reload(self, *, force: bool = False) -> None:
+        """Read the files of users, certificates and keys that have changed; by ``force`` all of them.
+
+        New connections meet what is new. Those that are open stay as they are.
+        """
+        for watched in self._security.watched:
+            await asyncio.get_running_loop().run_in_executor(self._threads, partial(watched.reload, force=force))
 
     def _coordinates(self, group: str) -> bool:
         """Whether this gateway is the coordinator of a group, as far as it can tell."""
@@ -178,8 +200,9 @@ class Gateway:
         )
         have_ended &= await _ended_before(self._produce.close(), max(deadline, loop.time() + 1))
         await self._freshness.close()
-        if self._log_task is not None:
-            self._log_task.cancel()
+        for task in (self._log_task, self._watch_task):
+            if task is not None:
+                task.cancel()
         log_omitted(take_all=True)
         # A thread that still waits for the storage ends with its timeout; this call does not wait for it.
         self._threads.shutdown(wait=have_ended, cancel_futures=True)
@@ -319,6 +342,16 @@ async def run(
         loop.add_signal_handler(number, stop)
     limited_logger("asyncio")  # It logs errors of accepting connections, which clients can cause.
     gateway = Gateway(connection, properties, listener, advertised_address, peers, security)
+    if security.watched:
+        reloads = set[asyncio.Task[None]]()
+
+        def reload() -> None:
+            task = loop.create_task(gateway.reload(force=True))
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+            task.add_done_callback(report_failure)
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
     metrics_server: MetricsServer | None = None
     try:
         await asyncio.to_thread(_check_writes, connection)

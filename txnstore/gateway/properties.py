@@ -27,6 +27,12 @@ class Properties:
         group_consumer_session_timeout_ms: The session timeout of the members of KIP-848.
         group_consumer_heartbeat_interval_ms: How often they send heartbeats.
         group_consumer_max_size: The members of a group of KIP-848 after which further ones are refused.
+        ssl_principal_mapping_rules: What principals are made of the subjects of the certificates of clients.
+        sasl_oauthbearer_jwks_endpoint_url: Where the keys of tokens are; empty: clients have no tokens.
+        sasl_oauthbearer_expected_issuer: Who must have made a token.
+        sasl_oauthbearer_expected_audience: For whom it must be made; several with commas between them.
+        sasl_oauthbearer_sub_claim_name: The claim that names the principal.
+        sasl_oauthbearer_clock_skew_seconds: By how much the clock of the issuer may differ.
     """
 
     auto_create_topics_enable: bool = False
@@ -39,6 +45,12 @@ class Properties:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2**31 - 1
+    ssl_principal_mapping_rules: str = "DEFAULT"
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    sasl_oauthbearer_expected_issuer: str = ""
+    sasl_oauthbearer_expected_audience: str = ""
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    sasl_oauthbearer_clock_skew_seconds: int = 30
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, str]) -> Self:
@@ -70,7 +82,8 @@ class Properties:
 
     def as_texts(self) -> dict[str, str]:
         """The properties with Kafka's names, as texts that :meth:`from_mapping` parses."""
-        return {field.name.replace("_", "."): str(getattr(self, field.name)).lower() for field in fields(self)}
+        values = ((field.name.replace("_", "."), getattr(self, field.name)) for field in fields(self))
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values}
 
 
 def _parse_flag(name: str, text: str) -> bool:
@@ -87,4 +100,8 @@ def _parse_number(name: str, text: str) -> int:
 
 
 _POSITIVE = {"num.partitions", "group.max.size", "group.consumer.max.size"}
-_PARSERS: dict[str, Callable[[str, str], Any]] = {"bool": _parse_flag, "int": _parse_number}
+_PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "bool": _parse_flag,
+    "int": _parse_number,
+    "str": lambda _name, text: text,
+}

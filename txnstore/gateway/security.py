@@ -1,4 +1,4 @@
-"""Authentication of clients: SASL PLAIN and SCRAM over salted hashes, TLS.
+"""Authentication of clients: SASL PLAIN and SCRAM over salted hashes, tokens, and certificates; TLS.
 
 A file of users has a line for each user and mechanism, in the form of RFC 5803, which no password can be read from::
 
@@ -18,11 +18,11 @@ import hmac
 import re
 import ssl
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 from scramp import ScramException, ScramMechanism
@@ -31,8 +31,11 @@ from scramp.core import ServerError
 from txnstore.core.authorization.changes import check_principal
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
+from txnstore.gateway.certificates import CertificateRules
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.server import Client, Fields, Handler
+from txnstore.gateway.tokens import TokenError, Tokens
+from txnstore.gateway.watched import Watched
 from txnstore.gateway.wire import Request
 
 _LOG = limited_logger(__name__)
@@ -50,6 +53,14 @@ _MAX_MESSAGE = 64 << 10
 #: The names of mechanisms (RFC 4422), and how much of a user's name a line of the log has.
 _MECHANISM_NAME, _MAX_LOGGED_CHARS = re.compile("[A-Z0-9_-]{1,20}"), 100
 _MALFORMED = "its message is malformed"
+_BEARER = "OAUTHBEARER"
+#: The first message of OAUTHBEARER (RFC 7628), with the user to act for and the token; and the answer to a token that
+#: is refused, after which the client sends one message more.
+_BEARER_MESSAGE = re.compile(
+    rb"n,(?:a=([^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?auth=Bearer +([^\x01]*)\x01(?:[A-Za-z]+=[^\x01]*\x01)*\x01",
+    re.IGNORECASE,
+)
+_INVALID_TOKEN = b'{"status":"invalid_token"}'
 #: The parts of files for TLS.
 _CERTIFICATE, _KEY = "certificate", "private key"
 
@@ -58,13 +69,14 @@ class _LoginError(Exception):
     """Authentication failed. The reason is logged and never sent; passwords are not logged.
 
     Args:
-        reason: The reason for the log.
+        reason: The reason for the log; empty: it is logged already.
         user: The user that the client gives; empty if it gives none.
+        challenge: What the client gets before the failure; empty: the failure at once.
     """
 
-    def __init__(self, reason: str, user: str = "") -> None:
+    def __init__(self, reason: str, user: str = "", challenge: bytes = b"") -> None:
         super().__init__(reason)
-        self.reason, self.user = reason, user
+        self.reason, self.user, self.challenge = reason, user, challenge
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +162,16 @@ def _parse_credential(path: Path, name: str, line: object) -> Credential:
     return Credential(mechanism, iterations, salt, stored_key, server_key)
 
 
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+def watched_users(path: Path) -> Watched[Users]:
+    """Read a file of users, now and after each change; raises as :func:`read_users`."""
+    return Watched("users", [path], lambda: read_users(path))
+
+
+def tls_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
     """A context for a listener.
+
+    Args:
+        client_ca: The authorities whose certificates clients may have; None: they are asked for none.
 
     Raises:
         InvalidConfigError: A file cannot be read, or the key is not that of the certificate.
@@ -163,7 +183,21 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         msg = f"TLS cannot use {certificate} with {key}: {_tls_fault(certificate, key) or error}"
         raise InvalidConfigError(msg) from error
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ssl.SSLError) as error:
+            msg = f"the authorities of clients in {client_ca} cannot be read: {error.strerror or error}"
+            raise InvalidConfigError(msg) from error
+        # Not CERT_REQUIRED: peers ask whether this gateway lives, and a client without one gets a reason in the log.
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+def watched_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> Watched[ssl.SSLContext]:
+    """Make a context for a listener, now and after each change of a file; raises as :func:`tls_context`."""
+    paths = [certificate, key, *([] if client_ca is None else [client_ca])]
+    return Watched("certificates", paths, lambda: tls_context(certificate, key, client_ca))
 
 
 def _tls_fault(certificate: Path, key: Path) -> str:
@@ -191,20 +225,67 @@ class Security:
     """The authentication of clients and the encryption of a listener.
 
     Attributes:
-        users: The credentials of users; None: clients connect without authentication.
+        users: The credentials of users; None: there are none.
         tls: The context that encrypts connections; None: they are not encrypted.
-        plain: Offer PLAIN without TLS, too: only where no other machine can listen.
+        plain: Offer passwords and tokens without TLS, too: only where no other machine can listen.
+        certificates: Makes principals of the certificates of clients; None: they have none.
+        tokens: Verifies tokens; None: clients have none.
     """
 
-    users: Users | None = None
-    tls: ssl.SSLContext | None = None
+    users: Watched[Users] | None = None
+    tls: Watched[ssl.SSLContext] | None = None
     plain: bool = False
+    certificates: CertificateRules | None = None
+    tokens: Tokens | None = None
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients authenticate by SASL."""
+        return self.users is not None or self.tokens is not None
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether clients have to authenticate."""
+        return self.has_sasl or self.certificates is not None
+
+    @property
+    def watched(self) -> tuple[Watched[Any], ...]:
+        """The files that are read again when they change."""
+        files = (self.users, self.tls, self.tokens.file if self.tokens is not None else None)
+        return tuple(each for each in files if each is not None)
 
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of authentication, if there is one."""
-        if self.users is None:
+        if not self.has_sasl:
             return dict.fromkeys((Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE), _refuse_without_users)
-        return Sasl(self.users, plain=self.plain or self.tls is not None).handlers()
+        users = self.users
+        return Sasl(
+            (lambda: users.value) if users is not None else dict, self.tokens, plain=self.plain or self.tls is not None
+        ).handlers()
+
+    def listener_context(self) -> ssl.SSLContext | None:
+        """The context of a listener, whose new connections have the newest certificate; None: it has no TLS."""
+        tls = self.tls
+        if tls is None:
+            return None
+        listener = tls.value
+
+        def take_newest(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = tls.value
+
+        listener.sni_callback = take_newest  # OpenSSL calls it also for clients that name no server.
+        return listener
+
+    def principal_of(self, transport: asyncio.BaseTransport) -> str | None:
+        """The principal of a new connection by its certificate; None: it must authenticate by SASL, or has none.
+
+        Raises:
+            InvalidConfigError: No rule makes a principal of its certificate.
+        """
+        if self.certificates is None or self.has_sasl:
+            return None
+        certificate = transport.get_extra_info("ssl_object").getpeercert()
+        return self.certificates.principal(certificate) if certificate else None
 
 
 async def _refuse_without_users(request: Request, client: Client) -> Fields:  # noqa: ARG001 - A handler takes both.
@@ -216,18 +297,39 @@ async def _refuse_without_users(request: Request, client: Client) -> Fields:  # 
 OPEN = Security()
 
 
+class _Exchange(Protocol):
+    """The messages of a mechanism with one client."""
+
+    mechanism: str
+
+    async def answer(self, data: bytes) -> tuple[str | None, bytes]:
+        """Answer a message of the client; with its last one, return its user too.
+
+        Raises:
+            _LoginError: It is refused.
+        """
+        ...
+
+
 class Sasl:
     """Authenticates clients.
 
     Args:
-        users: The credentials of the users.
-        plain: Offer PLAIN, because connections are encrypted.
+        users: Returns the credentials of the users.
+        tokens: Verifies tokens; None: they are not accepted.
+        plain: Offer mechanisms that send secrets, because connections are encrypted.
     """
 
-    def __init__(self, users: Users, *, plain: bool) -> None:
-        self._users = users
+    def __init__(self, users: Callable[[], Users], tokens: Tokens | None = None, *, plain: bool) -> None:
+        self._users, self._tokens, self._plain = users, tokens, plain
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The mechanisms that are offered now."""
+        users = self._users()
         scram = sorted({mechanism for credentials in users.values() for mechanism in credentials})
-        self.mechanisms = ([_PLAIN] if plain else []) + scram
+        secret = [_PLAIN] * bool(users) + [_BEARER] * (self._tokens is not None)
+        return (secret if self._plain else []) + scram
 
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of its APIs."""
@@ -235,34 +337,38 @@ class Sasl:
 
     async def handshake(self, request: Request, client: Client) -> Fields:
         """Choose a mechanism."""
-        mechanism = request.body.mechanism
+        mechanism, mechanisms = request.body.mechanism, self.mechanisms
         if request.version == 0:
             # Its authentication would be frames without a header, which no client of this decade sends.
-            return {"error_code": ErrorCode.unsupported_version, "mechanisms": self.mechanisms}
-        if mechanism not in self.mechanisms:
+            return {"error_code": ErrorCode.unsupported_version, "mechanisms": mechanisms}
+        if mechanism not in mechanisms:
             name = mechanism if _MECHANISM_NAME.fullmatch(mechanism) else "unknown"
-            _log_failure(client, name, _LoginError(f"the mechanism is not one of {', '.join(self.mechanisms)}"))
-            return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": self.mechanisms}
-        client.sasl = mechanism if mechanism == _PLAIN else self._scram(mechanism)
-        return {"error_code": ErrorCode.none, "mechanisms": self.mechanisms}
+            _log_failure(client, name, _LoginError(f"the mechanism is not one of {', '.join(mechanisms)}"))
+            return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": mechanisms}
+        client.sasl = self._exchange(mechanism)
+        return {"error_code": ErrorCode.none, "mechanisms": mechanisms}
 
-    def _scram(self, mechanism: str) -> Any:
-        return _Scram(self._users, mechanism)
+    def _exchange(self, mechanism: str) -> _Exchange:
+        if mechanism == _BEARER and self._tokens is not None:
+            return _Bearer(self._tokens)
+        return _Plain(self._users()) if mechanism == _PLAIN else _Scram(self._users(), mechanism)
 
     async def authenticate(self, request: Request, client: Client) -> Fields:
         """Handle a message of the mechanism; after the last one the client has its principal."""
         data: bytes = request.body.auth_bytes
-        if client.sasl is None or len(data) > _MAX_MESSAGE:
+        exchange: _Exchange | None = client.sasl
+        if exchange is None or len(data) > _MAX_MESSAGE:
             return _failure_fields(
                 ErrorCode.illegal_sasl_state, "SaslHandshake must come first, and messages are small"
             )
         try:
-            if client.sasl == _PLAIN:
-                user, answer = await self._check_plain(data), b""
-            else:
-                user, answer = client.sasl.answer(data)
+            user, answer = await exchange.answer(data)
         except _LoginError as error:
-            _log_failure(client, _PLAIN if client.sasl == _PLAIN else client.sasl.mechanism, error)
+            if error.reason:
+                _log_failure(client, exchange.mechanism, error)
+            if error.challenge:
+                client.sasl = _Refused(exchange.mechanism)
+                return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": error.challenge}
             client.sasl = None
             await asyncio.sleep(_FAILURE_DELAY)
             return _failure_fields(ErrorCode.sasl_authentication_failed, "Authentication failed: invalid credentials")
@@ -270,8 +376,17 @@ class Sasl:
             client.principal, client.sasl, client.authenticated = f"User:{user}", None, True
         return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
-    async def _check_plain(self, data: bytes) -> str:
-        """Check a message of PLAIN (RFC 4616), and return its user."""
+
+class _Plain:
+    """PLAIN (RFC 4616), with one client."""
+
+    mechanism = _PLAIN
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    async def answer(self, data: bytes) -> tuple[str | None, bytes]:
+        """Check the message, and return its user."""
         try:
             authorized_user, user, password = data.decode("utf-8").split("\0")
         except ValueError:
@@ -284,7 +399,43 @@ class Sasl:
         check = partial(credentials[0].matches, password)
         if not await asyncio.get_running_loop().run_in_executor(None, check):  # It takes milliseconds, on purpose.
             raise _LoginError("wrong password", user)
-        return user
+        return user, b""
+
+
+class _Bearer:
+    """OAUTHBEARER (RFC 7628), with one client."""
+
+    mechanism = _BEARER
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def answer(self, data: bytes) -> tuple[str | None, bytes]:
+        """Verify the token, and return its user."""
+        match = _BEARER_MESSAGE.fullmatch(data)
+        if match is None:
+            raise _LoginError(_MALFORMED)
+        authorized_user, token = ((part or b"").decode("utf-8", "replace") for part in match.groups())
+        verify = partial(self._tokens.principal, token)
+        try:
+            principal = await asyncio.get_running_loop().run_in_executor(None, verify)
+        except TokenError as error:
+            raise _LoginError(str(error), challenge=_INVALID_TOKEN) from None
+        user = principal.removeprefix("User:")
+        if authorized_user not in {"", user}:
+            raise _LoginError("it asks for the rights of another user", user)
+        return user, b""
+
+
+class _Refused:
+    """The end of an exchange whose client was told why it is refused."""
+
+    def __init__(self, mechanism: str) -> None:
+        self.mechanism = mechanism
+
+    async def answer(self, _data: bytes) -> tuple[str | None, bytes]:
+        """Refuse it."""
+        raise _LoginError("")
 
 
 class _Scram:
@@ -304,7 +455,7 @@ class _Scram:
             return None
         return credential.salt, credential.stored_key, credential.server_key, credential.iterations
 
-    def answer(self, data: bytes) -> tuple[str | None, bytes]:
+    async def answer(self, data: bytes) -> tuple[str | None, bytes]:
         """Answer a message of the client; with its last one, return its user too."""
         server = self._server
         try:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnstore.caches import ByteCache
+from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.budget import Budget, Reservation, ResponseBudget
 from txnstore.gateway.errors import code_of, message_of
@@ -177,6 +178,7 @@ class Server:
         handlers: The handler of each API.
         versions_response: The response of ApiVersions to a version of it that the gateway does not know.
         authenticates: Whether clients have to authenticate first.
+        principal_of: Returns the principal of a new connection; None: it has none, or must authenticate first.
         max_connections: The number of connections after which further ones are closed.
     """
 
@@ -186,11 +188,13 @@ class Server:
         versions_response: Callable[[], Fields],
         *,
         authenticates: bool,
+        principal_of: Callable[[asyncio.BaseTransport], str | None] = lambda _: None,
         max_connections: int = 20_000,
     ) -> None:
         self._handlers = handlers
         self._versions_response = versions_response
         self.authenticates = authenticates
+        self._principal_of = principal_of
         self._max_connections = max_connections
         self._scratch = memoryview(bytearray(CHUNK))
         self._connections: dict[asyncio.Task[None], _Connection] = {}
@@ -285,9 +289,17 @@ class Server:
                 _LOG.warning("refusing a connection: there are too many", extra=extra)
             stream.transport.abort()
             return
+        try:
+            principal = self._principal_of(stream.transport)
+        except InvalidConfigError as error:
+            self.traffic.closed["failed"] += 1
+            _LOG.warning("closing a connection: %s", error, extra={"client": host, "error": str(error)})
+            stream.transport.abort()
+            return
         self.traffic.accepted += 1
         _keep_alive(stream.transport)
-        connection = _Connection(self, stream, Client(host, authenticated=not self.authenticates, room=self.room))
+        is_known = principal is not None or not self.authenticates
+        connection = _Connection(self, stream, Client(host, is_known, principal, room=self.room))
         task = asyncio.get_running_loop().create_task(self._serve(connection, host))
         self._connections[task] = connection
         task.add_done_callback(self._connections.pop)

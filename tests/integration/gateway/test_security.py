@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import logging
 import re
 from collections.abc import Iterator
@@ -13,18 +11,15 @@ from typing import Any
 import confluent_kafka
 import kafka
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 import txnstore
+from tests.helpers.certificates import self_signed
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.gateway_process import Client, produce_fields, record_batch
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.logs import log_omitted
-from txnstore.gateway.security import Security, credential_line, read_users, tls_context
+from txnstore.gateway.security import Security, credential_line, read_users, tls_context, watched_tls, watched_users
 
 SCRAMS = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -43,26 +38,7 @@ def users_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate of 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
-        .not_valid_after(dt.datetime(2099, 1, 1, tzinfo=dt.UTC))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return folder / "cert.pem", folder / "key.pem"
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
@@ -75,7 +51,7 @@ def store(tmp_path: Path) -> Iterator[txnstore.Store]:
 @pytest.fixture
 def gateway(store: txnstore.Store, users_file: Path) -> Iterator[RunningGateway]:
     """A gateway without TLS."""
-    with serving(store, security=Security(read_users(users_file))) as running:
+    with serving(store, security=Security(watched_users(users_file))) as running:
         yield running
 
 
@@ -147,7 +123,7 @@ def test_the_log_says_who_failed_to_authenticate_and_why(
     user: str,
 ) -> None:
     caplog.set_level(logging.DEBUG, "txnstore.gateway")
-    security = Security(read_users(users_file), plain=True)
+    security = Security(watched_users(users_file), plain=True)
     with serving(store, security=security) as gateway, Client(*gateway.address) as client:
         client.ask(Api.SASL_HANDSHAKE, 1, {"mechanism": mechanism})
         for message in messages:
@@ -168,7 +144,7 @@ def test_the_log_says_who_failed_to_authenticate_and_why(
 def test_a_wrong_password_of_scram_is_logged(
     store: txnstore.Store, users_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(store, security=Security(read_users(users_file))) as gateway:
+    with serving(store, security=Security(watched_users(users_file))) as gateway:
         _produce(gateway, "SCRAM-SHA-256", "alice", "wrong")
     fields = next(each.__dict__ for each in caplog.records if "failed to authenticate" in each.getMessage())
     assert (fields["user"], fields["reason"]) == ("alice", "wrong password")
@@ -177,7 +153,7 @@ def test_a_wrong_password_of_scram_is_logged(
 def test_connections_closed_that_the_log_leaves_out_are_counted(
     store: txnstore.Store, users_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(store, security=Security(read_users(users_file))) as running:
+    with serving(store, security=Security(watched_users(users_file))) as running:
         log_omitted(take_all=True)
         caplog.clear()
         for _ in range(30):
@@ -201,7 +177,7 @@ def test_a_request_before_the_authentication_closes_the_connection(gateway: Runn
 def test_tls_carries_passwords(
     store: txnstore.Store, users_file: Path, certificate: tuple[Path, Path], mechanism: str
 ) -> None:
-    security = Security(read_users(users_file), tls_context(*certificate))
+    security = Security(watched_users(users_file), watched_tls(*certificate))
     with serving(store, security=security) as gateway:
         tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificate[0])}
         assert _produce(gateway, mechanism, "alice", "alice's password", **tls) == [None]
@@ -231,7 +207,7 @@ def test_a_topic_is_created_for_the_user_who_asks(store: txnstore.Store, users_f
     store.acls.create(txnstore.Acl("User:alice", "ALLOW", "CREATE", "TOPIC", "new-1"))
     store.acls.enable([store.principal])
     properties = {"auto.create.topics.enable": "true"}
-    with serving(store, properties, Security(read_users(users_file))) as gateway:
+    with serving(store, properties, Security(watched_users(users_file))) as gateway:
         for topic, is_created in (("new-1", True), ("new-2", False)):
             errors = _produce(gateway, "SCRAM-SHA-256", "alice", "alice's password", topic=topic)
             assert (errors[0] is None) == is_created

@@ -34,6 +34,10 @@ def test_every_option_is_on_the_page() -> None:
     assert {name for name in own if not re.search(rf"{name}\b", PAGE)} == set()
 
 
+def _text(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
 def test_properties_have_their_defaults() -> None:
     rows = re.findall(r"^\| (`[a-z][\w.]*`(?:, `[\w.]*`)*) \| ([^|]*) \|", _section("Properties"), re.MULTILINE)
     shown: dict[str, str] = {}
@@ -41,7 +45,7 @@ def test_properties_have_their_defaults() -> None:
         quoted = re.findall(r"`([\w.]+)`", names)
         defaults = values.split(" (")[0].split(", ")
         shown.update(zip(quoted, defaults, strict=True))
-    properties = {each.name.replace("_", "."): str(each.default).lower() for each in fields(Properties)}
+    properties = {each.name.replace("_", "."): _text(each.default) for each in fields(Properties)}
     assert {name: shown.get(name) for name in properties} == properties
     assert [name for name in shown if name not in properties and not name.startswith("group.consumer.")] == []
 

@@ -1,0 +1,256 @@
+"""What makes principals of certificates and tokens, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from txnstore.errors import InvalidConfigError
+from txnstore.gateway.certificates import CertificateRules, subject_name
+from txnstore.gateway.tokens import TokenError, Tokens, TokenSettings
+from txnstore.runtime import Runtime
+
+ISSUER = "https://issuer.example"
+#: The time of the tests, in seconds since the epoch.
+NOW = 2_000_000_000
+SUBJECT = ((("countryName", "DE"),), (("organizationName", "Example, Inc."),), (("commonName", "alice"),))
+
+
+# Certificates ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        (SUBJECT, r"CN=alice,O=Example\, Inc.,C=DE"),
+        (((("commonName", "a"), ("userId", "b")),), "CN=a+UID=b"),
+        (((("commonName", "#a "),),), r"CN=\#a\ "),
+        (((("commonName", " "),),), r"CN=\ "),
+        (((("emailAddress", "a@b"),),), "emailAddress=a@b"),
+    ],
+)
+def test_a_subject_has_the_form_of_rfc_2253(subject: Any, name: str) -> None:
+    assert subject_name({"subject": subject}) == name
+
+
+@pytest.mark.parametrize(
+    ("rules", "principal"),
+    [
+        ("DEFAULT", r"User:CN=alice,O=Example\, Inc.,C=DE"),
+        (r"RULE:^CN=([^,]*),.*$/$1/", "User:alice"),
+        (r"RULE:^CN=(.*?),O=(.*),C=(.*)$/$1@$3/L, DEFAULT", "User:alice@de"),
+        (r"RULE:^CN=bob.*$/bob/,RULE:.*C=DE$/of\/$0/U", "User:OF/" + r"CN=ALICE,O=EXAMPLE\, INC.,C=DE"),
+        (r"RULE:CN=alice/partial/,DEFAULT", r"User:CN=alice,O=Example\, Inc.,C=DE"),
+    ],
+)
+def test_the_first_rule_that_fits_the_whole_subject_counts(rules: str, principal: str) -> None:
+    assert CertificateRules(rules).principal({"subject": SUBJECT}) == principal
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ("", "is empty"),
+        ("RULE:a/b", "has no rule at 'RULE:a/b'"),
+        ("DEFAULT,other", "has no rule at 'other'"),
+        ("RULE:(/b/", "is no pattern"),
+        ("RULE:(a)/$2/", r"has no group \$2"),
+    ],
+)
+def test_rules_of_another_form_are_refused(rules: str, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=reason):
+        CertificateRules(rules)
+
+
+@pytest.mark.parametrize("rules", ["RULE:CN=bob/bob/", "RULE:.*//"])
+def test_a_subject_without_a_principal_is_refused(rules: str) -> None:
+    with pytest.raises(InvalidConfigError):
+        CertificateRules(rules).principal({"subject": SUBJECT})
+
+
+# Tokens ---------------------------------------------------------------------------------------------------------------
+
+
+KEY, OTHER = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+RSA = rsa.generate_private_key(65537, 2048)
+
+
+def public(key: Any, key_id: str | None) -> dict[str, Any]:
+    algorithm = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
+    document = dict(algorithm.to_jwk(key.public_key(), as_dict=True))
+    return document if key_id is None else {**document, "kid": key_id}
+
+
+def key_set(*keys: dict[str, Any]) -> str:
+    return json.dumps({"keys": keys})
+
+
+def token(key: Any = KEY, key_id: str | None = "k", algorithm: str = "ES256", **claims: Any) -> str:
+    all_claims = {"iss": ISSUER, "aud": "txnstore", "sub": "alice", "exp": NOW + 600, **claims}
+    shown = {name: value for name, value in all_claims.items() if value is not None}
+    return jwt.encode(shown, key, algorithm, {} if key_id is None else {"kid": key_id})
+
+
+class Clock:
+    """A clock that stands still until it is moved, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+
+    def runtime(self) -> Runtime:
+        return Runtime(clock=lambda: NOW * 1000 + self.passed)
+
+
+def tokens_of(url: str, clock: Clock | None = None, **changes: Any) -> Tokens:
+    settings = TokenSettings(**{"url": url, "issuer": ISSUER, "audiences": ("txnstore", "other"), **changes})
+    return Tokens(settings, (clock or Clock()).runtime())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "jwks.json"
+    file.write_text(key_set(public(KEY, "k"), public(RSA, "r"), {"kty": "oct", "k": "c2VjcmV0", "kid": "s"}))
+    return file
+
+
+def test_a_token_of_the_issuer_has_a_principal(path: Path) -> None:
+    tokens = tokens_of(path.as_uri())
+    assert tokens.principal(token()) == "User:alice"
+    assert tokens.principal(token(aud=["x", "other"])) == "User:alice"
+    assert tokens.principal(token(exp=NOW - 29, nbf=NOW + 30)) == "User:alice"
+    for algorithm in ("RS256", "PS512"):
+        assert tokens.principal(token(RSA, "r", algorithm)) == "User:alice"
+    assert tokens_of(path.as_uri(), claim="azp").principal(token(azp="bob")) == "User:bob"
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda: token(exp=NOW - 30), "the token has expired"),
+        (lambda: token(exp=None), "has no claim exp"),
+        (lambda: token(exp="never"), "the times of the token are no numbers"),
+        (lambda: token(aud="billing"), "for another audience"),
+        (lambda: token(aud=None), "has no claim aud"),
+        (lambda: token(iss="https://other.example"), "of another issuer"),
+        (lambda: token(nbf=NOW + 31), "does not hold yet"),
+        (lambda: token(sub=None), "has no claim sub"),
+        (lambda: token(sub=""), "is no name of a user"),
+        (lambda: token(OTHER), "is not valid"),
+        (lambda: token(OTHER, "other"), "a key that the issuer does not list"),
+        (lambda: token(key_id=None), "a key that the issuer does not list"),
+        (lambda: token(b"secret" * 8, "s", "HS256"), "a key that the issuer does not list"),
+        (lambda: token(b"secret" * 8, "k", "HS256"), "is not valid"),
+        (lambda: token(None, "k", "none"), "is not valid"),
+        (lambda: "hunter2", "is not valid"),
+        (lambda: "", "is not valid"),
+    ],
+)
+def test_other_tokens_are_refused(path: Path, made: Any, reason: str) -> None:
+    with pytest.raises(TokenError, match=reason) as raised:
+        tokens_of(path.as_uri()).principal(made())
+    assert "hunter2" not in str(raised.value)
+
+
+def test_the_only_key_needs_no_id(path: Path) -> None:
+    path.write_text(key_set(public(KEY, None)))
+    assert tokens_of(path.as_uri()).principal(token(key_id=None)) == "User:alice"
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ("no json", "is no JSON Web Key Set"),
+        ("[]", "no JSON object with a list of keys"),
+        ('{"keys": [1]}', "no JSON object with a list of keys"),
+        ('{"keys": []}', "is no JSON Web Key Set"),
+        (key_set({"kty": "oct", "k": "c2VjcmV0"}), "is no JSON Web Key Set"),
+    ],
+)
+def test_a_document_without_keys_is_refused(path: Path, document: str, reason: str) -> None:
+    path.write_text(document)
+    with pytest.raises(InvalidConfigError, match=reason):
+        tokens_of(path.as_uri())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"issuer": ""}, "expected.issuer is missing"),
+        ({"audiences": ()}, "expected.audience is missing"),
+        ({"claim": ""}, "claim.name is empty"),
+        ({"url": "http://issuer.example/keys"}, "must be https"),
+        ({"url": "/etc/jwks.json"}, "must be https"),
+        ({"url": "file:///none.json"}, "cannot be read"),
+        ({"url": "http://127.0.0.1:1/keys"}, "cannot be read"),
+    ],
+)
+def test_settings_that_are_not_safe_are_refused(path: Path, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=reason):
+        tokens_of(**{"url": path.as_uri(), **changes})
+
+
+def test_a_changed_file_of_keys_counts(path: Path) -> None:
+    tokens = tokens_of(path.as_uri())
+    path.write_text(key_set(public(OTHER, "new")))
+    assert tokens.file is not None
+    tokens.file.reload()
+    assert tokens.principal(token(OTHER, "new")) == "User:alice"
+    path.write_text("damaged")
+    tokens.file.reload()
+    assert tokens.principal(token(OTHER, "new")) == "User:alice"
+
+
+@contextmanager
+def issuer(documents: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """A server of keys: its URL, and the requests that it had; each gets the newest of the documents."""
+    requests: list[str] = []
+
+    class Keys(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            body = documents[-1].encode()
+            self.send_response(200 if body else 500)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/keys", requests
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_keys_are_fetched_again_for_a_new_key_and_after_an_hour() -> None:
+    """Tokens of unknown keys, which anybody can make, cause a request in ten seconds at most."""
+    clock, documents = Clock(), [key_set(public(KEY, "k"))]
+    with issuer(documents) as (url, requests):
+        tokens = tokens_of(url, clock)
+        for _ in range(3):
+            assert tokens.principal(token()) == "User:alice"
+            with pytest.raises(TokenError):
+                tokens.principal(token(OTHER, "new"))
+        assert len(requests) == 1
+        documents.append(key_set(public(OTHER, "new")))
+        clock.passed += 10_000
+        assert tokens.principal(token(OTHER, "new")) == "User:alice"
+        assert len(requests) == 2
+        documents.append("")
+        clock.passed += 3_600_000
+        assert tokens.principal(token(OTHER, "new", exp=NOW + 7_200)) == "User:alice"
+        assert len(requests) == 3
