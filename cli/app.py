@@ -18,6 +18,7 @@ from txnstore._version import __version__
 from txnstore.cli.commands.acl import acl
 from txnstore.cli.commands.consume import consume
 from txnstore.cli.commands.doctor import doctor
+from txnstore.cli.commands.erase import erase
 from txnstore.cli.commands.gateway import gateway
 from txnstore.cli.commands.group import group
 from txnstore.cli.commands.log import log
@@ -97,7 +98,7 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, vacuum, expire, verify,
+    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, erase, vacuum, expire, verify,
     recover, checkpoint, log, metrics, acl, gateway, table,
 ):  # fmt: skip
     root.add_command(command)

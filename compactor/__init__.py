@@ -1,4 +1,4 @@
-"""Maintenance of a store: merges small committed segments, deletes unreferenced objects, verifies a store."""
+"""Maintenance of a store: merges small segments, deletes unreferenced objects, erases records, verifies a store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from txnstore.compactor.compact.report import CompactionProgress, CompactionRepo
 from txnstore.compactor.compact.rounds import Round, watch
 from txnstore.compactor.doctor.doctor import doctor
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
+from txnstore.compactor.erase.erase import erase
+from txnstore.compactor.erase.report import ErasedObject, ErasedPartition, EraseReport, Trace
 from txnstore.compactor.repair.contents import StoreContents
 from txnstore.compactor.repair.plan import Loss, Repair, RepairPlan
 from txnstore.compactor.repair.repair import plan_repairs, repair
@@ -19,10 +21,11 @@ from txnstore.compactor.verify.verify import VerifyReport, verify
 from txnstore.core.invariants.common import Violation
 
 __all__ = [
-    "CompactionProgress", "CompactionReport", "Deleted", "DoctorReport", "Finding", "Loss", "MergePlan",
-    "PartitionCompaction", "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "Round", "RuleReport",
-    "Severity", "StoreContents", "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records", "doctor",
-    "plan_merges", "plan_repairs", "repair", "retain", "vacuum", "verify", "watch",
+    "CompactionProgress", "CompactionReport", "Deleted", "DoctorReport", "EraseReport", "ErasedObject",
+    "ErasedPartition", "Finding", "Loss", "MergePlan", "PartitionCompaction", "PartitionRetention", "Repair",
+    "RepairPlan", "RetentionReport", "Round", "RuleReport", "Severity", "StoreContents", "Trace", "VacuumReport",
+    "VerifyReport", "Violation", "compact", "delete_records", "doctor", "erase", "plan_merges", "plan_repairs",
+    "repair", "retain", "vacuum", "verify", "watch",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

@@ -188,6 +188,7 @@ def test_store_exposes_exactly_public_names() -> None:
         "doctor",
         "duckdb",
         "dump_log",
+        "erase",
         "expire",
         "fence_producers",
         "find_hanging",

@@ -41,7 +41,15 @@ if TYPE_CHECKING:
     from txnstore.admin.acls import Acls
     from txnstore.admin.groups import GroupDescription, Target
     from txnstore.admin.logs import LogDump
-    from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, Round, VacuumReport, VerifyReport
+    from txnstore.compactor import (
+        CompactionReport,
+        DoctorReport,
+        EraseReport,
+        RetentionReport,
+        Round,
+        VacuumReport,
+        VerifyReport,
+    )
     from txnstore.compactor.compact.report import Progress
     from txnstore.compactor.engine import Engine
     from txnstore.consumer import Consumer
@@ -808,6 +816,29 @@ class Store:
         from txnstore.compactor import delete_records
 
         return {tp: item.new_log_start for tp, item in delete_records(self._connection, offsets).items()}
+
+    def erase(
+        self,
+        topic: str,
+        *,
+        key: object = None,
+        where: str | None = None,
+        grace: float = 0.0,
+        dry_run: bool = False,
+        prove: bool = False,
+        memory_limit: int | None = None,
+    ) -> EraseReport:
+        """Erase the records of a topic with a key, or that an expression of SQL chooses, from all objects of the store.
+
+        The arguments are those of :func:`txnstore.compactor.erase`.
+        """
+        load("txnstore.compactor")
+        from txnstore.compactor import erase
+
+        return erase(
+            self._connection, topic,
+            key=key, where=where, grace=grace, dry_run=dry_run, prove=prove, memory_limit=memory_limit,
+        )  # fmt: skip
 
     def vacuum(
         self,

@@ -16,7 +16,7 @@ from txnstore.compactor.compact.merge_plan import Plan
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
-from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments, check_revision, check_version
+from txnstore.core.maintenance import EraseRecords, ReplaceRuns, ReplaceSegments, check_revision, check_version
 from txnstore.core.model import Command, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.errors import (
@@ -108,8 +108,13 @@ class Replacements:
         state = chains[chain_of_partition(tp, len(chains))].state
         check_revision(tp, state.partitions.get(tp), self._own_revisions.get(tp, plan.revision))
 
-    def submit(self, topic: CatalogTopic, commands: Iterable[ReplaceSegments]) -> dict[TopicPartition, TxnStoreError]:
+    def submit(
+        self, topic: CatalogTopic, commands: Iterable[ReplaceSegments], *, erases: bool = False
+    ) -> dict[TopicPartition, TxnStoreError]:
         """Commit replacements, at the revisions of this compactor's last ones: all of a partition, or none.
+
+        Args:
+            erases: They are of an erasure, which needs its own right.
 
         Returns:
             Why the partitions were refused that were. A :class:`CompactionConflictError`: another process has replaced
@@ -120,7 +125,11 @@ class Replacements:
             revision = self._own_revisions.get(command.tp, command.revision)
             command = replace(command, revision=revision, topic_id=topic.topic_id, topic_version=topic.version)
             runs.setdefault(command.tp, []).append(command)
-        combined = [run[0] if len(run) == 1 else ReplaceRuns(tuple(run)) for run in runs.values()]
+        combined: list[Command] = (
+            [EraseRecords(tuple(run)) for run in runs.values()]
+            if erases
+            else [run[0] if len(run) == 1 else ReplaceRuns(tuple(run)) for run in runs.values()]
+        )
         refused: dict[TopicPartition, TxnStoreError] = {}
         for tp, answer in zip(runs, self._submit_all(combined), strict=True):
             if isinstance(answer, UnknownTopicOrPartitionError):  # The chain has closed it, and takes no newer copy.

@@ -293,7 +293,7 @@ class _Vacuum:
                 lambda state: connection.chains.ages.newest_older_than(state, self._grace_ms),
             )
             if not dry_run:
-                _forget_objects(connection, _removed_before(connection, view, in_use.long_removed, FORGET_AFTER_MS))
+                _forget_objects(connection, removed_before(connection, view, in_use.long_removed, FORGET_AFTER_MS))
                 if expire:
                     expire_due(connection.chains, connection.runtime.clock())
                 connection.check_writable(_READ_ONLY_CONSEQUENCE)
@@ -557,7 +557,7 @@ def _garbage_in_page(
     tally.referenced += len(page) - len(unreferenced)
     old_objects = [item for item in unreferenced if item.modified_ms <= now - grace_ms]
     removed_keys = {item.key for item in old_objects if item.key in objects_in_use.removals}
-    young_keys = removed_keys - _removed_before(connection, objects_in_use.view, removed_keys, grace_ms)
+    young_keys = removed_keys - removed_before(connection, objects_in_use.view, removed_keys, grace_ms)
     young_keys |= {key for key in removed_keys if _is_in_tables(objects_in_use.view, in_use, key)}
     return [item for item in old_objects if item.key not in young_keys]
 
@@ -568,7 +568,7 @@ def _is_in_tables(view: View, in_use: TablesInUse, key: str) -> bool:
     return any(at >= 0 and in_use.protects(key, chain, at) for chain, at in times)
 
 
-def _removed_before(connection: Connection, view: View, keys: Collection[str], age_ms: int) -> set[str]:
+def removed_before(connection: Connection, view: View, keys: Collection[str], age_ms: int) -> set[str]:
     """Return the keys whose last removal is in an entry that is ``age_ms`` old by the storage's clock."""
     old_keys = set(keys)
     for state in view.states:

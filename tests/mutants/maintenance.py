@@ -7,10 +7,13 @@ from tests.mutants.mutant import Mutant
 from txnstore.compactor.compact import clean_plan
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.newest import NewestByKey
+from txnstore.compactor.erase import erase, rewriting, search
 from txnstore.compactor.vacuum import soundness
 
 #: Vacuums without other actors that stop them, and files that are misplaced for longer than their grace period.
 _OPERATED = {"actors": ("producer:a/1", "tidy:t/1", "tidy:t/2", "tidy:t/3", *OPERATORS), "operations": 12}
+
+_ERASES = "protocol/erase/test_erase.py::"
 
 MAINTENANCE = (
     Mutant(
@@ -48,5 +51,33 @@ MAINTENANCE = (
         "if False:",
         mishaps=(),
         settings=_OPERATED,
+    ),
+    Mutant(
+        "an erasure passes over rows that no batch has",
+        search.Search._look_into_segments,
+        "if not $rows and _has_other_rows($named.batches_of($item.key)):",
+        "if False:",
+        test=_ERASES + "test_rows_of_a_shared_segment_that_no_batch_has_are_found",
+    ),
+    Mutant(
+        "an erasure erases what is undecided",
+        rewriting.plan_rewrites,
+        "if $held:",
+        "if False:",
+        test=_ERASES + "test_an_open_transaction_that_holds_such_records_refuses",
+    ),
+    Mutant(
+        "an erasure leaves records in entries",
+        erase._empty,
+        "if not payload_of($data):",
+        "if True:",
+        test=_ERASES + "test_records_of_others_in_an_entry_are_moved",
+    ),
+    Mutant(
+        "an erasure publishes a table on",
+        erase._Erasure._publish,
+        "rebuild=[$name] if $is_enabled else []",
+        "rebuild=[]",
+        test=_ERASES + "test_tables_lose_the_rows_and_their_earlier_snapshots",
     ),
 )

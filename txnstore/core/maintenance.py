@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Literal
 
-from txnstore.core.authorization.rights import maintains
+from txnstore.core.authorization.rights import Right, erase_records_of, maintains
 from txnstore.core.catalog.versions import is_outdated
 from txnstore.core.declaration import command
 from txnstore.core.log.appending import with_partition
@@ -57,6 +57,17 @@ class ReplaceSegments(Command):
 @value_class()
 class ReplaceRuns(Command):
     """Replace several runs of batches of one partition, all planned at the same revision, with one entry."""
+
+    runs: tuple[ReplaceSegments, ...]
+
+
+@value_class()
+class EraseRecords(Command):
+    """Replace runs of batches of one partition by what an erasure leaves of them, with one entry.
+
+    It is a clean (``clean_until`` of each run is that of the partition, so that the checkpoint stays) that removes
+    records for no other reason than the word of its principal, so it needs a right of its own.
+    """
 
     runs: tuple[ReplaceSegments, ...]
 
@@ -168,7 +179,12 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
     return draft.state.partitions[command.tp].revision
 
 
-@command(ReplaceRuns, route=None, right=maintains)
+def to_leader_of_runs(command: ReplaceRuns | EraseRecords, chains: int) -> int:
+    """Return the chain that leads the partition of all runs."""
+    return to_leader(command.runs[0], chains)
+
+
+@command(ReplaceRuns, route=to_leader_of_runs, right=maintains)
 def replace_runs(draft: Draft, command: ReplaceRuns) -> int:
     """Replace all runs of a :class:`ReplaceRuns`.
 
@@ -180,6 +196,17 @@ def replace_runs(draft: Draft, command: ReplaceRuns) -> int:
     for run in other_runs:
         revision = replace_segments(draft, replace(run, revision=None))  # Nothing but this command has changed the log.
     return revision
+
+
+def erases(command: EraseRecords, _: State) -> list[Right]:
+    """The rights to delete records of the topics, and to maintain the store."""
+    return erase_records_of(run.tp.topic for run in command.runs)
+
+
+@command(EraseRecords, route=to_leader_of_runs, right=erases)
+def erase_records(draft: Draft, command: EraseRecords) -> int:
+    """Replace all runs of an :class:`EraseRecords`; refused as those of a :class:`ReplaceRuns`."""
+    return replace_runs(draft, ReplaceRuns(command.runs))
 
 
 def check_version(state: State, tp: TopicPartition, topic_id: str | None, planned_version: int | None) -> None:

@@ -42,6 +42,7 @@ class Rec:
         timestamp: Its event time in ms; None until a first reader has shown the time of its append.
         place: Its topic, partition and offset, once it was found there.
         seen_at: When it was found in its log, by the clock of the history.
+        erased: Whether a step has erased it, or has tried to.
     """
 
     uid: int
@@ -52,6 +53,7 @@ class Rec:
     timestamp: int | None = None
     place: tuple[str, int, int] | None = None
     seen_at: int = 0
+    erased: bool = False
 
     @property
     def committed(self) -> bool:
@@ -91,7 +93,7 @@ class Part:
     def may_be_cleaned(self, offset: int, config: Mapping[str, str], now: int) -> bool:
         """Whether a compaction under these settings may have removed a record."""
         rec = self.past[offset]
-        if rec.txn is not None and rec.txn.state == "aborted":
+        if rec.erased or (rec.txn is not None and rec.txn.state == "aborted"):
             return True
         if "compact" not in config.get("cleanup.policy", "delete"):
             return False

@@ -38,7 +38,14 @@ from txnstore.core.groups.commands import (
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
+from txnstore.core.maintenance import (
+    DropObjects,
+    EraseRecords,
+    ForgetEntries,
+    ForgetObjects,
+    ReplaceRuns,
+    ReplaceSegments,
+)
 from txnstore.core.model import Command, Map, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State, begin_entry
 from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, PrepareTxn
@@ -105,6 +112,10 @@ TABLE: list[tuple[Command, dict[Named, Named | None]]] = [
     (DeleteRecords((Deletion(TopicPartition("t", 0), 1),)), {("DELETE", "TOPIC", "t"): ACTION}),
     (ReplaceSegments(TopicPartition("t", 0), (), ()), {ACTION: None}),
     (ReplaceRuns(()), {ACTION: None}),
+    (
+        EraseRecords((ReplaceSegments(TopicPartition("t", 0), (), ()),)),
+        {("DELETE", "TOPIC", "t"): None, ACTION: None},
+    ),
     (DropObjects(("k",)), {ACTION: None}),
     (ForgetObjects(("k",)), {ACTION: None}),
     (ForgetEntries(0, ()), {ACTION: None}),

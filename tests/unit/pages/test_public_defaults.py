@@ -41,6 +41,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Store.create_topic": {"partitions": 1, "exist_ok": False},
     "Store.doctor": {"probe": False},
     "Store.duckdb": {"isolation": "read_committed", "sandbox": False, "checksums": True},
+    "Store.erase": {"grace": 0.0, "dry_run": False, "prove": False},
     "Store.expire": {
         "producer_ids": DAY,
         "transactional_ids": 7 * DAY,

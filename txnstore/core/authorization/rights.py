@@ -147,6 +147,11 @@ def delete_records_of(topics: Iterable[str]) -> Right:
     return Right("DELETE", "TOPIC", tuple(dict.fromkeys(topics)), or_else=OR_CLUSTER_ACTION)
 
 
+def erase_records_of(topics: Iterable[str]) -> list[Right]:
+    """The rights to erase records of these topics: who maintains the store may not, unless they may also delete."""
+    return [Right("DELETE", "TOPIC", tuple(dict.fromkeys(topics))), CLUSTER_ACTION]
+
+
 def read_group(group: str) -> Right:
     """The right to be a member of a group, and to commit its offsets."""
     return Right("READ", "GROUP", (group,))

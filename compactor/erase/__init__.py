@@ -1,0 +1,1 @@
+"""Erases records that a key or a predicate chooses, from all objects of a store."""

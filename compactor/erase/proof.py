@@ -1,0 +1,99 @@
+"""Looks for what was erased in every object of a store, without what the erasure knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from txnstore.chain import keys
+from txnstore.chain.codec import segments_of
+from txnstore.chain.payload import decode_entry, payload_of
+from txnstore.compactor.compact.memory import Memory
+from txnstore.compactor.erase.predicate import Predicate
+from txnstore.compactor.erase.report import Trace
+from txnstore.compactor.erase.search import NamedObjects, Search
+from txnstore.connection import Connection
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.errors import ObjectNotFoundError, TxnStoreError
+from txnstore.segment.pieces import SegmentFile, open_segment
+
+_PAGE = 10_000
+
+
+def prove_erased(connection: Connection, topic: CatalogTopic, predicate: Predicate, memory: Memory) -> Iterator[Trace]:
+    """Yield the traces of what was erased.
+
+    Rows that the predicate chooses, in all objects that may have rows of the topic; and, if all of them have known
+    bytes, these bytes in any object: as they are, and in the values of text and bytes of what is compressed.
+    """
+    search = Search(connection, topic, predicate, memory)
+    listed, view = search.list_objects(), connection.view()
+    with_rows = {item.key for item in search.look(listed, NamedObjects(view))}
+    yield from (Trace(key, "rows") for key in sorted(with_rows))
+    needle = predicate.needle
+    if not needle:
+        return
+    last_key = ""
+    while True:
+        page = connection.objects.list("", last_key, _PAGE)
+        for item in page:
+            if item.key not in with_rows and _has_bytes(connection, item.key, needle):
+                yield Trace(item.key, "bytes")
+        if len(page) < _PAGE:
+            return
+        last_key = page[-1].key
+
+
+def _has_bytes(connection: Connection, key: str, needle: bytes) -> bool:
+    """Whether an object has these bytes, also where they are compressed."""
+    try:
+        data = connection.objects.get(key)
+    except ObjectNotFoundError:
+        return False
+    return needle in data or any(
+        _column_has(file.read(piece, [name]).column(0), needle)
+        for file in _files(key, data)
+        for piece in range(len(file.rows))
+        for name in file.columns
+    )
+
+
+def _files(key: str, data: bytes) -> Iterator[SegmentFile]:
+    """The files with rows that an object consists of; none of what is no file, or cannot be read."""
+    try:
+        if keys.entry_sequence(key) is not None:
+            payload = payload_of(data)
+            for segment in segments_of(decode_entry(key, data)) if payload else ():
+                if segment.object == key:
+                    first = segment.first_byte or 0
+                    yield open_segment(payload[first : first + segment.size], segment.format)
+        elif key.endswith((".parquet", ".arrow")):
+            yield open_segment(data, key.rpartition(".")[2])
+    except (TxnStoreError, pa.ArrowException, OSError):
+        return
+
+
+def _column_has(column: Any, needle: bytes) -> bool:
+    """Whether a value of text or bytes in a column, at any depth, has these bytes."""
+    return any(_array_has(chunk, needle) for chunk in column.chunks)
+
+
+def _array_has(array: Any, needle: bytes) -> bool:
+    kind = array.type
+    if pt.is_struct(kind):
+        return any(_array_has(array.field(index), needle) for index in range(kind.num_fields))
+    if pt.is_map(kind):
+        return _array_has(array.keys, needle) or _array_has(array.items, needle)
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return _array_has(array.flatten(), needle)
+    if pt.is_dictionary(kind):
+        return _array_has(array.dictionary, needle)
+    if pt.is_fixed_size_binary(kind):
+        array = array.cast(pa.binary())
+    elif not (pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)):
+        return False
+    return bool(pc.any(pc.match_substring(array, needle)).as_py())

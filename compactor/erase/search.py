@@ -1,0 +1,298 @@
+"""Looks for records in all objects of a store that may hold them: named, replaced, or of no use to anybody.
+
+An object is looked into once. What it holds of a topic is known by its rows, whether a chain names them or not: a
+compaction, an abort or a deletion leaves rows in objects that nothing names any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.chain import keys
+from txnstore.chain.payload import decode_entry, payload_of
+from txnstore.compactor.compact.memory import Memory
+from txnstore.compactor.compact.sources import read_sources
+from txnstore.compactor.erase.predicate import Predicate
+from txnstore.connection import Connection
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.events import BatchesAppended
+from txnstore.core.log.model import Batch
+from txnstore.core.log.slices import whole_batch
+from txnstore.core.model import TopicPartition, sorted_items
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError, UnsupportedFormatError
+from txnstore.read.reader import read_decoded
+from txnstore.read.rows import Columns
+from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
+from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TOPIC_FIELD
+from txnstore.storage.base import ObjectInfo
+
+#: The number of objects that are listed, and of entries that are fetched, at a time.
+_PAGE, _ENTRIES = 10_000, 64
+#: Why the rows of an object that nothing names cannot be told: it is damaged, or of another topic of this name.
+_UNREADABLE = (CorruptionError, SchemaMismatchError, UnsupportedFormatError, pa.ArrowException, OSError)
+_PLACES = [PARTITION_FIELD.name, OFFSET_FIELD.name]
+_RESERVED = frozenset(each.name for each in RESERVED_FIELDS)
+_NO_PLACES = pa.schema([PARTITION_FIELD, OFFSET_FIELD]).empty_table()
+
+#: A batch, with its partition.
+Named = tuple[TopicPartition, Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """An object that was looked into.
+
+    Attributes:
+        rows: The rows in it that the predicate chooses. -1: they cannot be told, of an object that nothing names.
+        size: Its size in bytes.
+        modified_ms: When it was written, by the clock of the storage.
+        places: ``_partition`` and ``_offset`` of those of the rows that batches had when it was looked into.
+    """
+
+    key: str
+    rows: int
+    size: int
+    modified_ms: int
+    places: pa.Table = field(default_factory=lambda: _NO_PLACES, repr=False, compare=False)
+
+    @property
+    def found(self) -> bool:
+        """Whether it has, or may have, such a row."""
+        return self.rows != 0
+
+
+class NamedObjects:
+    """The objects that the batches of a view name, with these."""
+
+    def __init__(self, view: View) -> None:
+        #: By the key as a file system that ignores case has it.
+        self._batches: dict[str, list[Named]] = {}
+        for state in view.states:
+            for tp, log in sorted_items(state.partitions):  # In the order of the rows of index files.
+                for batch in log.batches:
+                    self._batches.setdefault(batch.segment.object.casefold(), []).append((tp, batch))
+
+    def batches_of(self, key: str) -> Sequence[Named]:
+        """The batches that an object has rows of."""
+        return self._batches.get(key.casefold(), ())
+
+
+class Listed(NamedTuple):
+    """The objects that may have rows of a topic: segments, entries, copies of its table."""
+
+    segments: list[ObjectInfo]
+    entries: list[ObjectInfo]
+    copies: list[ObjectInfo]
+
+
+class Search:
+    """The search for the rows of a topic that a predicate chooses.
+
+    Args:
+        topic: The topic, as the newest view has it.
+        memory: How much is fetched ahead.
+
+    Attributes:
+        looked: What was looked into, by key.
+    """
+
+    def __init__(self, connection: Connection, topic: CatalogTopic, predicate: Predicate, memory: Memory) -> None:
+        self._connection, self._topic, self._predicate, self._memory = connection, topic, predicate, memory
+        self.looked: dict[str, Looked] = {}
+        names = [name for name in predicate.columns if name not in _PLACES]
+        self._columns = Columns(topic, [*_PLACES, *names])
+        self._own = Columns(topic, [name for name in names if name not in _RESERVED])
+        self._needed_places = _RESERVED.intersection(predicate.columns) - {TOPIC_FIELD.name}
+
+    def list_objects(self) -> Listed:
+        """List what may have rows of the topic, before the view is read: what is listed is then known to be in use."""
+        connection = self._connection
+        return Listed(
+            [item for item in self._listed(f"{keys.TOPICS}{self._topic.name}/") if keys.has_segments(item.key)],
+            [
+                item
+                for chain in range(len(connection.chains))
+                for item in self._listed(connection.keys.entries(chain))
+                if keys.entry_sequence(item.key) is not None
+            ],
+            [item for item in self._listed(f"{keys.table(self._topic.name)}data/") if item.key.endswith(".parquet")],
+        )
+
+    def look(self, listed: Listed, named: NamedObjects) -> list[Looked]:
+        """Look into what was not looked into before; returns what has, or may have, such rows.
+
+        Costs a GET for each object, and for each entry.
+
+        Args:
+            listed: The objects.
+            named: What the view names that was read after they were listed.
+
+        Raises:
+            CorruptionError: An object with rows in use is missing or damaged.
+        """
+        self._look_into_segments([item for item in listed.segments if item.key not in self.looked], named)
+        entries = [item for item in listed.entries if item.key not in self.looked]
+        for start in range(0, len(entries), _ENTRIES):
+            page = entries[start : start + _ENTRIES]
+            payloads = self._connection.pool.map(self._get_if_there, [item.key for item in page])
+            for item, data in zip(page, payloads, strict=True):
+                if data is not None:
+                    self._look_into_entry(item, data, named)
+        for item in listed.copies:
+            if item.key not in self.looked:
+                self._note(item, self._rows_in_bytes(item.key, is_copy=True))
+        found = (self.looked.get(item.key) for items in listed for item in items)
+        return [item for item in found if item is not None and item.found]
+
+    def forget(self, found: Iterable[str]) -> None:
+        """Look into these again, next time: they were changed."""
+        for key in found:
+            self.looked.pop(key, None)
+
+    def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
+        last_key = ""
+        while True:
+            page = self._connection.objects.list(prefix, last_key, _PAGE)
+            yield from page
+            if len(page) < _PAGE:
+                return
+            last_key = page[-1].key
+
+    def _note(self, item: ObjectInfo, rows: int, places: pa.Table = _NO_PLACES) -> None:
+        self.looked[item.key] = Looked(item.key, rows, item.size, item.modified_ms, places)
+
+    def _get_if_there(self, key: str) -> bytes | None:
+        try:
+            return self._connection.objects.get(key)
+        except ObjectNotFoundError:  # A vacuum has deleted it since it was listed.
+            return None
+
+    def _places_of_chosen(self, table: pa.Table) -> pa.Table:
+        """The places of the chosen rows."""
+        return table.filter(pc.fill_null(self._predicate.matches(table), fill_value=False)).select(_PLACES)
+
+    # Segments ---------------------------------------------------------------------------------------------------------
+
+    def _look_into_segments(self, items: Sequence[ObjectInfo], named: NamedObjects) -> None:
+        """Look into the objects with segments: by the batches that they have, and by the bytes for all other rows."""
+        batches = [each for item in items for each in named.batches_of(item.key)]
+        places = self._places_by_object(batches)
+        for item in items:
+            found = places.get(item.key.casefold(), _NO_PLACES)
+            rows = found.num_rows
+            if not rows and _has_other_rows(named.batches_of(item.key)):
+                rows = self._rows_in_bytes(item.key)
+            self._note(item, rows, found)
+
+    def _places_by_object(self, batches: Iterable[Named]) -> dict[str, pa.Table]:
+        """The places of the chosen rows of batches, by their object without its case."""
+        connection, places = self._connection, dict[str, list[pa.Table]]()
+        by_place = sorted(batches, key=lambda each: (each[0], each[1].base_offset))
+        for tp, group in groupby(by_place, lambda each: each[0]):
+            ordered = [batch for _, batch in group]
+            bases = np.array([batch.base_offset for batch in ordered])
+            sources = [whole_batch(tp, batch) for batch in ordered]
+            for table in read_sources(connection.objects, connection.pool, sources, self._columns, self._memory):
+                chosen = self._places_of_chosen(table)
+                indexes = np.searchsorted(bases, chosen.column(OFFSET_FIELD.name).to_numpy(), side="right") - 1
+                for index in np.unique(indexes):
+                    key = ordered[index].segment.object.casefold()
+                    places.setdefault(key, []).append(chosen.filter(pa.array(indexes == index)))
+        return {key: pa.concat_tables(tables) for key, tables in places.items()}
+
+    def _rows_in_bytes(self, key: str, *, is_copy: bool = False) -> int:
+        """The number of chosen rows of an object by its bytes alone."""
+        data = self._get_if_there(key)
+        if data is None:
+            return 0
+        try:
+            file = open_segment(data, "parquet" if key.endswith(".parquet") else "arrow")
+            if is_copy and "file_path" in file.columns:
+                return 0  # Position deletes.
+            return self._chosen_rows(file, None if is_copy else keys.partition_in(key).partition)
+        except _UNREADABLE:
+            return -1
+
+    def _chosen_rows(self, file: SegmentFile, partition: int | None) -> int:
+        """The number of chosen rows of a file; a row counts, too, if only its place could show that it is not chosen.
+
+        Args:
+            partition: The partition that the key of the file names.
+        """
+        stored = set(file.columns)
+        if OFFSET_FIELD.name not in stored:
+            partition = None  # Of rows as they were appended, it may be one of several.
+        is_unknown = bool(self._needed_places - stored - ({PARTITION_FIELD.name} if partition is not None else set()))
+        rows = 0
+        for piece in range(len(file.rows)):
+            table = self._with_places(file.read(piece, file.columns), partition)
+            rows += pc.sum(pc.fill_null(self._predicate.matches(table), fill_value=is_unknown)).as_py() or 0
+        return rows
+
+    def _with_places(self, stored: pa.Table, partition: int | None) -> pa.Table:
+        """The columns that the predicate needs, of the stored rows of a file; null where it does not store them."""
+        own = self._own.conform(stored.select([name for name in self._own.names if name in stored.column_names]))
+        constants = {TOPIC_FIELD.name: self._topic.name, PARTITION_FIELD.name: partition}
+        arrays: list[Any] = []
+        for each in self._columns.schema:
+            if each.name in self._own.names:
+                arrays.append(own.column(each.name))
+            elif each.name in stored.column_names:
+                arrays.append(stored.column(each.name).cast(each.type))
+            else:
+                arrays.append(pa.repeat(pa.scalar(constants.get(each.name), each.type), stored.num_rows))
+        return pa.Table.from_arrays(arrays, schema=self._columns.schema)
+
+    # Entries ----------------------------------------------------------------------------------------------------------
+
+    def _look_into_entry(self, item: ObjectInfo, data: bytes, named: NamedObjects) -> None:
+        """Look into the records in an entry."""
+        payload = payload_of(data)
+        if not payload:
+            self._note(item, 0)
+            return
+        entry = decode_entry(item.key, data)
+        appends = [
+            event
+            for event in entry.events
+            if isinstance(event, BatchesAppended)
+            and event.topic == self._topic.name
+            and event.segment.object == item.key
+        ]
+        try:
+            tables = [self._places_in_append(payload, event, entry.timestamp) for event in appends]
+        except _UNREADABLE:
+            if any(tp.topic == self._topic.name for tp, _ in named.batches_of(item.key)):
+                raise
+            self._note(item, -1)
+            return
+        places = pa.concat_tables([_NO_PLACES, *tables])
+        self._note(item, places.num_rows, places)
+
+    def _places_in_append(self, payload: bytes, event: BatchesAppended, appended_at: int) -> pa.Table:
+        segment = event.segment
+        first = segment.first_byte or 0
+        file = _decoded(open_segment(payload[first : first + segment.size], segment.format))
+        parts = [(whole_batch(tp, batch), file) for tp, batch in event.placed_batches(appended_at)]
+        return self._places_of_chosen(read_decoded(parts, self._columns))
+
+
+def _has_other_rows(batches: Sequence[Named]) -> bool:
+    """Whether an object has rows that no batch has, as far as the batches show it: it has none, or they are fewer."""
+    rows = {batch.segment.first_byte: batch.segment.rows for _, batch in batches}
+    return sum(rows.values()) != sum(batch.records for _, batch in batches) or not batches or None not in rows
+
+
+def _decoded(file: SegmentFile) -> DecodedSegment:
+    """All rows of a small segment."""
+    if isinstance(file, DecodedSegment):
+        return file
+    return DecodedSegment(pa.concat_tables([file.read(number, file.columns) for number in range(len(file.rows))]))
