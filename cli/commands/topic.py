@@ -29,7 +29,7 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=Integer(min=1), default=1, show_default=True)
+@click.option("--partitions", type=Integer(min=1), help="The number of partitions.  [default: 1]")
 @click.option(
     "--column",
     "columns",
@@ -40,21 +40,26 @@ def topic() -> None:
 @click.option("--key", metavar="COLUMN", help="The column whose value chooses the partition.")
 @click.option("--timestamp", metavar="COLUMN", help="The column with the event time.")
 @click.option("--config", metavar="NAME=VALUE", multiple=True, help="A setting under Kafka's name; repeatable.")
+@click.option("--like", metavar="TOPIC", help="Columns, key, timestamp, settings and partitions are those of TOPIC.")
 @click.option("--exist-ok", is_flag=True, help="Accept an existing topic that is equal.")
 @shared_options()
 @pass_app
 def create(
     app: App,
     name: str,
-    partitions: int,
+    partitions: int | None,
     columns: tuple[str, ...],
     key: str | None,
     timestamp: str | None,
     config: tuple[str, ...],
+    like: str | None,
     exist_ok: bool,
 ) -> None:
     """Create the topic NAME."""
-    if not columns and (key is not None or timestamp is not None):
+    if like is not None and (columns or key is not None or timestamp is not None):
+        msg = "--like gives the columns, the key and the timestamp: leave --column, --key and --timestamp out"
+        raise click.UsageError(msg)
+    if like is None and not columns and (key is not None or timestamp is not None):
         msg = (
             f"{'--key' if key is not None else '--timestamp'} names a column: give the columns with --column NAME:TYPE"
         )
@@ -62,8 +67,12 @@ def create(
     settings = _parse_settings(config)
     schema = _schema(columns)
     with app.open() as store:
+        if like is not None:
+            model = store.topic(like)
+            schema, key, timestamp, settings = model.schema, model.key, model.timestamp, {**model.config, **settings}
+            partitions = partitions or model.partitions
         created_topic = store.create_topic(
-            name, partitions, schema=schema, key=key, timestamp=timestamp, config=settings, exist_ok=exist_ok
+            name, partitions or 1, schema=schema, key=key, timestamp=timestamp, config=settings, exist_ok=exist_ok
         )
     app.out.result(
         f"Topic {created_topic.name!r} has {counted(created_topic.partitions, 'partition')}", **_describe(created_topic)

@@ -23,11 +23,11 @@ from txnstore.compactor.erase.predicate import Predicate, predicate_of
 from txnstore.compactor.erase.proof import prove_erased
 from txnstore.compactor.erase.report import ErasedObject, ErasedPartition, EraseReport, Outcome
 from txnstore.compactor.erase.rewriting import plan_rewrites, rewrite, target_bytes_of
-from txnstore.compactor.erase.search import Looked, NamedObjects, Search
+from txnstore.compactor.erase.search import Looked, NamedObjects, Search, list_objects
 from txnstore.compactor.foreign import foreign_stores
 from txnstore.compactor.vacuum.history import delete_objects
 from txnstore.compactor.vacuum.soundness import check_no_others
-from txnstore.compactor.vacuum.vacuum import removed_before
+from txnstore.compactor.vacuum.vacuum import SWEEP_MS, removed_before, sweep_temporary_files
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.core.authorization.rights import erase_records_of
@@ -42,6 +42,7 @@ from txnstore.errors import (
     CorruptionError,
     ObjectNotFoundError,
     StorageRefusedError,
+    UnknownTopicOrPartitionError,
 )
 from txnstore.phrases import some
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD
@@ -124,7 +125,7 @@ def erase(
     report = erasure.look_only() if dry_run else _run_leased(connection, found_topic, erasure)
     forget(connection.objects)
     if prove:
-        traces = prove_erased(connection, found_topic, predicate, memory)
+        traces = prove_erased(connection, topic, predicate, memory)
         report = replace(report, traces=tuple(traces))
     if not dry_run:
         extra = {"topic": topic, "records": report.records, "objects": len(report.found), "waiting": report.waiting}
@@ -168,7 +169,7 @@ class _Erasure:
 
     def look_only(self) -> EraseReport:
         """What an erasure would find."""
-        listed, view = self._search.list_objects(), self._connection.view()
+        listed, view = list_objects(self._connection, self._topic.name), self._connection.view()
         found = self._search.look(listed, NamedObjects(view))
         self._note(found, "found")
         plan_rewrites(view, [item.key for item in found])  # Raises if open transactions hold some of them.
@@ -178,7 +179,8 @@ class _Erasure:
         """Erase."""
         connection, reason = self._connection, ""
         for attempt in range(1, _MAX_ROUNDS + 1):
-            listed, view = self._search.list_objects(), self._current_view()
+            listed, view = list_objects(self._connection, self._topic.name), self._current_view()
+            self._follow_topic(view)
             found = self._search.look(listed, NamedObjects(view))
             try:
                 is_replaced = self._replace(view, found)
@@ -190,6 +192,7 @@ class _Erasure:
                 continue
             self._note(waiting, "waits")
             if not (is_replaced or is_published or deleted):
+                sweep_temporary_files(connection.objects, SWEEP_MS)  # Of local writers that have died.
                 return self._report(view, self._erased, waiting=len(waiting), dry_run=False)
         msg = f"the erasure gave up after {_MAX_ROUNDS} attempts, because the log was changed in each: {reason}"
         raise CompactionConflictError(msg)
@@ -205,6 +208,21 @@ class _Erasure:
         }
         connection.end_abandoned(producers)
         return connection.view(refresh=False)
+
+    def _follow_topic(self, view: View) -> None:
+        """Look with the columns that the topic has now; what was looked into has no others.
+
+        Raises:
+            UnknownTopicOrPartitionError: It was deleted, or created again, since the erasure began.
+        """
+        topic = view.find_topic(self._topic.name)
+        if topic.topic_id != self._topic.topic_id:
+            msg = f"topic {topic.name!r} was deleted and created again while records of it were erased: erase again"
+            raise UnknownTopicOrPartitionError(msg)
+        if topic.version != self._topic.version:
+            looked = self._search.looked
+            self._topic, self._search = topic, Search(self._connection, topic, self._predicate, self._memory)
+            self._search.looked = looked
 
     # Steps ------------------------------------------------------------------------------------------------------------
 

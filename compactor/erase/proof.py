@@ -15,37 +15,29 @@ from txnstore.chain.payload import decode_entry, payload_of
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.erase.predicate import Predicate
 from txnstore.compactor.erase.report import Trace
-from txnstore.compactor.erase.search import NamedObjects, Search
+from txnstore.compactor.erase.search import NamedObjects, Search, list_objects, objects_below
 from txnstore.connection import Connection
-from txnstore.core.catalog.model import CatalogTopic
 from txnstore.errors import ObjectNotFoundError, TxnStoreError
 from txnstore.segment.pieces import SegmentFile, open_segment
 
-_PAGE = 10_000
 
-
-def prove_erased(connection: Connection, topic: CatalogTopic, predicate: Predicate, memory: Memory) -> Iterator[Trace]:
+def prove_erased(connection: Connection, topic: str, predicate: Predicate, memory: Memory) -> Iterator[Trace]:
     """Yield the traces of what was erased.
 
     Rows that the predicate chooses, in all objects that may have rows of the topic; and, if all of them have known
     bytes, these bytes in any object: as they are, and in the values of text and bytes of what is compressed.
     """
-    search = Search(connection, topic, predicate, memory)
-    listed, view = search.list_objects(), connection.view()
+    listed = list_objects(connection, topic)
+    view = connection.view()
+    search = Search(connection, view.find_topic(topic), predicate, memory)
     with_rows = {item.key for item in search.look(listed, NamedObjects(view))}
     yield from (Trace(key, "rows") for key in sorted(with_rows))
     needle = predicate.needle
     if not needle:
         return
-    last_key = ""
-    while True:
-        page = connection.objects.list("", last_key, _PAGE)
-        for item in page:
-            if item.key not in with_rows and _has_bytes(connection, item.key, needle):
-                yield Trace(item.key, "bytes")
-        if len(page) < _PAGE:
-            return
-        last_key = page[-1].key
+    for item in objects_below(connection.objects, ""):
+        if item.key not in with_rows and _has_bytes(connection, item.key, needle):
+            yield Trace(item.key, "bytes")
 
 
 def _has_bytes(connection: Connection, key: str, needle: bytes) -> bool:

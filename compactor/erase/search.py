@@ -32,7 +32,7 @@ from txnstore.read.reader import read_decoded
 from txnstore.read.rows import Columns
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TOPIC_FIELD
-from txnstore.storage.base import ObjectInfo
+from txnstore.storage.base import ObjectInfo, ObjectStore
 
 #: The number of objects that are listed, and of entries that are fetched, at a time.
 _PAGE, _ENTRIES = 10_000, 64
@@ -93,6 +93,32 @@ class Listed(NamedTuple):
     copies: list[ObjectInfo]
 
 
+def objects_below(objects: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
+    """The objects with a prefix, listed page by page."""
+    last_key = ""
+    while True:
+        page = objects.list(prefix, last_key, _PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        last_key = page[-1].key
+
+
+def list_objects(connection: Connection, topic: str) -> Listed:
+    """List what may have rows of a topic, before the view is read: what is listed is then known to be in use."""
+    objects = connection.objects
+    return Listed(
+        [item for item in objects_below(objects, f"{keys.TOPICS}{topic}/") if keys.has_segments(item.key)],
+        [
+            item
+            for chain in range(len(connection.chains))
+            for item in objects_below(objects, connection.keys.entries(chain))
+            if keys.entry_sequence(item.key) is not None
+        ],
+        [item for item in objects_below(objects, f"{keys.table(topic)}data/") if item.key.endswith(".parquet")],
+    )
+
+
 class Search:
     """The search for the rows of a topic that a predicate chooses.
 
@@ -111,20 +137,6 @@ class Search:
         self._columns = Columns(topic, [*_PLACES, *names])
         self._own = Columns(topic, [name for name in names if name not in _RESERVED])
         self._needed_places = _RESERVED.intersection(predicate.columns) - {TOPIC_FIELD.name}
-
-    def list_objects(self) -> Listed:
-        """List what may have rows of the topic, before the view is read: what is listed is then known to be in use."""
-        connection = self._connection
-        return Listed(
-            [item for item in self._listed(f"{keys.TOPICS}{self._topic.name}/") if keys.has_segments(item.key)],
-            [
-                item
-                for chain in range(len(connection.chains))
-                for item in self._listed(connection.keys.entries(chain))
-                if keys.entry_sequence(item.key) is not None
-            ],
-            [item for item in self._listed(f"{keys.table(self._topic.name)}data/") if item.key.endswith(".parquet")],
-        )
 
     def look(self, listed: Listed, named: NamedObjects) -> list[Looked]:
         """Look into what was not looked into before; returns what has, or may have, such rows.
@@ -156,15 +168,6 @@ class Search:
         """Look into these again, next time: they were changed."""
         for key in found:
             self.looked.pop(key, None)
-
-    def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
-        last_key = ""
-        while True:
-            page = self._connection.objects.list(prefix, last_key, _PAGE)
-            yield from page
-            if len(page) < _PAGE:
-                return
-            last_key = page[-1].key
 
     def _note(self, item: ObjectInfo, rows: int, places: pa.Table = _NO_PLACES) -> None:
         self.looked[item.key] = Looked(item.key, rows, item.size, item.modified_ms, places)

@@ -61,7 +61,7 @@ _MAX_NAMED_KEYS = 10_000
 _KEYS_PER_ENTRY = 5_000
 #: The minimum age of temporary files, probe objects and leases of compactors before a vacuum deletes them: no write or
 #: probe takes longer, and no lease lasts longer without a renewal.
-_SWEEP_MS = 60 * 60 * 1000
+SWEEP_MS = 60 * 60 * 1000
 #: Of a store that may not be changed.
 _READ_ONLY_CONSEQUENCE = "nothing in it can be deleted"
 
@@ -351,7 +351,7 @@ class _Vacuum:
         """Delete old checkpoints, what processes leave, and temporary files; return the view and their number."""
         objects, tally = self._connection.objects, self._tally
         # A running probe whose object is deleted would report a safe storage as unsafe.
-        sweep_ms = max(self._grace_ms, _SWEEP_MS)
+        sweep_ms = max(self._grace_ms, SWEEP_MS)
         probes = objects.list(f"{PROBE_FOLDER}/")
         leases = [item for item in objects.list(keys.LEASES) if keys.lease_number(item.key) is not None]
         # A committer loses nothing when its announcement is deleted: callers that cannot find it announce themselves.
@@ -366,7 +366,7 @@ class _Vacuum:
         self._connection.check_writable(_READ_ONLY_CONSEQUENCE)
         _make_durable(self._connection, view, checkpoints.remaining, chain_histories)
         delete_objects(objects, leftovers)
-        return view, _sweep_temporary_files(objects, sweep_ms)
+        return view, sweep_temporary_files(objects, sweep_ms)
 
     def _delete_segments(self, view: View, pages: Iterable[list[ObjectInfo]]) -> _ObjectsInUse:
         """Announce and delete the unreferenced segments; return the objects that are in use after the last page."""
@@ -600,7 +600,7 @@ def _forget_objects(connection: Connection, names: Collection[str]) -> None:
         connection.submit(ForgetObjects(tuple(ordered[start : start + _KEYS_PER_ENTRY])))
 
 
-def _sweep_temporary_files(objects: ObjectStore, older_than_ms: int) -> int:
+def sweep_temporary_files(objects: ObjectStore, older_than_ms: int) -> int:
     """Delete old temporary files of a local store, and return their number; other stores have none."""
     sweep = method_of(objects, "sweep")
     return int(sweep(older_than_ms)) if sweep is not None else 0

@@ -487,3 +487,42 @@ def test_requests(clock: ManualClock) -> None:
     assert (spent.put, spent.delete) == (0, 2), "nothing stays of the segment; the object and the lease are deleted"
     assert spent.put_if_absent == 2, "the lease, and the replacement, which drops the object"
     assert spent.get <= 2 * entries + 12
+
+
+def test_a_consumer_reads_on(store: Store, clock: ManualClock) -> None:
+    """It has planned with segments that are deleted meanwhile."""
+    for number in range(4):
+        put(store, b"a%d" % number, SECRET, size=LARGE)
+    with reopen(store, clock).consumer("t") as consumer:
+        found = [record.key for record in consumer.poll(max_records=1)]
+        store.erase("t", where="_offset > 0 and key = 'ann@example.org'")
+        while records := consumer.poll():
+            found += [record.key for record in records]
+    assert [key for key in found if key != SECRET] == [b"a0", b"a1", b"a2", b"a3"]
+
+
+def test_a_topic_that_is_altered_or_created_again_meanwhile(clock: ManualClock) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+    bucket = HookStore(clock=clock)
+    store = new_store(clock, bucket)
+    store.create_topic("typed", schema=schema)
+    with store.producer() as producer:
+        producer.send_table("typed", pa.table({"id": [1, 2], "name": ["ann", "bob"]}))
+    other = reopen(store, clock)
+
+    def alter() -> None:
+        other.alter_topic("typed", schema=schema.append(pa.field("age", pa.int32())))
+        with other.producer() as producer:
+            producer.send_table("typed", pa.table({"id": [3, 4], "name": ["ann", "bob"], "age": [7, 8]}))
+
+    bucket.after_put = alter
+    assert store.erase("typed", where="name = 'ann'", prove=True).records == 2
+    assert [row["id"] for row in rows(store, "typed")] == [2, 4]
+
+    def recreate() -> None:
+        other.delete_topic("typed")
+        other.create_topic("typed", schema=schema)
+
+    bucket.after_put = recreate
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        store.erase("typed", where="id = 2")
