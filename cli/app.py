@@ -22,6 +22,7 @@ from txnstore.cli.commands.erase import erase
 from txnstore.cli.commands.gateway import gateway
 from txnstore.cli.commands.group import group
 from txnstore.cli.commands.log import log
+from txnstore.cli.commands.maintain import maintain
 from txnstore.cli.commands.maintenance import checkpoint, compact, expire, vacuum, verify
 from txnstore.cli.commands.metrics import metrics
 from txnstore.cli.commands.produce import produce
@@ -98,8 +99,8 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, erase, vacuum, expire, verify,
-    recover, checkpoint, log, metrics, acl, gateway, table,
+    init, info, demo, doctor, topic, produce, consume, group, txn, sql, maintain, compact, retain, erase, vacuum,
+    expire, verify, recover, checkpoint, log, metrics, acl, gateway, table,
 ):  # fmt: skip
     root.add_command(command)
 
@@ -121,8 +122,7 @@ def run(arguments: Sequence[str]) -> int:
             status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
     except (BrokenPipeError, SystemExit):
-        # The reader closed the pipe, such as `head`: click and rich raise SystemExit for this. Of the commands only
-        # `compact --watch` raises it, after SIGTERM.
+        # The reader closed the pipe, such as `head`: click and rich raise SystemExit for this.
         _drop_output()
         return 0
     except (click.Abort, KeyboardInterrupt):
@@ -163,18 +163,20 @@ class _Termination:
 @contextlib.contextmanager
 def _showing_warnings(app: App) -> Iterator[None]:
     """Print each warning of txnstore as one line; other warnings as before."""
-    from txnstore.validation import BlockedReadWarning
+    from txnstore.validation import BlockedReadWarning, UnmaintainedStoreWarning
 
+    shown = (BlockedReadWarning, UnmaintainedStoreWarning)
     with warnings.catch_warnings():
         show_other = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-            if issubclass(category, BlockedReadWarning):
+            if issubclass(category, shown):
                 app.out.warning(str(message))
             else:
                 show_other(message, category, *where, **options)
 
-        warnings.simplefilter("always", BlockedReadWarning)
+        for each in shown:
+            warnings.simplefilter("always", each)
         warnings.showwarning = show
         yield
 

@@ -6,11 +6,11 @@ from txnstore.compactor.compact.compaction import compact
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.compactor.compact.on_request import plan_merges
 from txnstore.compactor.compact.report import CompactionProgress, CompactionReport, PartitionCompaction
-from txnstore.compactor.compact.rounds import Round, watch
 from txnstore.compactor.doctor.doctor import doctor
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.erase.erase import erase
 from txnstore.compactor.erase.report import ErasedObject, ErasedPartition, EraseReport, Trace
+from txnstore.compactor.maintain.maintenance import Maintenance, MaintenanceCounts, MaintenanceRound, TaskResult
 from txnstore.compactor.repair.contents import StoreContents
 from txnstore.compactor.repair.plan import Loss, Repair, RepairPlan
 from txnstore.compactor.repair.repair import plan_repairs, repair
@@ -22,10 +22,10 @@ from txnstore.core.invariants.common import Violation
 
 __all__ = [
     "CompactionProgress", "CompactionReport", "Deleted", "DoctorReport", "EraseReport", "ErasedObject",
-    "ErasedPartition", "Finding", "Loss", "MergePlan", "PartitionCompaction", "PartitionRetention", "Repair",
-    "RepairPlan", "RetentionReport", "Round", "RuleReport", "Severity", "StoreContents", "Trace", "VacuumReport",
-    "VerifyReport", "Violation", "compact", "delete_records", "doctor", "erase", "plan_merges", "plan_repairs",
-    "repair", "retain", "vacuum", "verify", "watch",
+    "ErasedPartition", "Finding", "Loss", "Maintenance", "MaintenanceCounts", "MaintenanceRound", "MergePlan",
+    "PartitionCompaction", "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "RuleReport", "Severity",
+    "StoreContents", "TaskResult", "Trace", "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records",
+    "doctor", "erase", "plan_merges", "plan_repairs", "repair", "retain", "vacuum", "verify",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

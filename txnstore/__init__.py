@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from txnstore.store import create as create
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
     from txnstore.validation import BlockedReadWarning as BlockedReadWarning
+    from txnstore.validation import UnmaintainedStoreWarning as UnmaintainedStoreWarning
 
 _HOMES = {
     "Acl": "txnstore.core.authorization.model",
@@ -96,6 +97,7 @@ _HOMES = {
     "IsolationLevel": "txnstore.read.plan",
     "LogDump": "txnstore.admin.logs",
     "LogLine": "txnstore.core.log.dump",
+    "MaintenanceStatus": "txnstore.metrics",
     "OffsetAndMetadata": "txnstore.core.groups.model",
     "OffsetAndTimestamp": "txnstore.read.plan",
     "OpenData": "txnstore.admin.descriptions",
@@ -111,6 +113,7 @@ _HOMES = {
     "RecordFuture": "txnstore.producer.futures",
     "RecordMetadata": "txnstore.producer.futures",
     "RecoveryReport": "txnstore.coordinator.recovery",
+    "RetentionStatus": "txnstore.metrics",
     "Runtime": "txnstore.runtime",
     "Scan": "txnstore.scan",
     "Slice": "txnstore.core.log.slices",
@@ -137,6 +140,7 @@ _HOMES = {
     "TransactionStatus": "txnstore.metrics",
     "TransactionStep": "txnstore.core.history",
     "TxnState": "txnstore.core.transactions.model",
+    "UnmaintainedStoreWarning": "txnstore.validation",
     "Verdict": "txnstore.core.authorization.rules",
     "create": "txnstore.store",
     "open": "txnstore.store",
@@ -165,6 +169,7 @@ __all__ = [
     "IsolationLevel",
     "LogDump",
     "LogLine",
+    "MaintenanceStatus",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OpenData",
@@ -180,6 +185,7 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecoveryReport",
+    "RetentionStatus",
     "Runtime",
     "Scan",
     "Slice",
@@ -207,6 +213,7 @@ __all__ = [
     "TransactionStep",
     "TxnState",
     "TxnStoreError",
+    "UnmaintainedStoreWarning",
     "Verdict",
     "__version__",
     "create",

@@ -210,6 +210,11 @@ class Connection:
         return self._open().document.transaction_max_timeout_ms
 
     @property
+    def created_at(self) -> int:
+        """When the store was created, in ms since the epoch, by the clock of its creator."""
+        return self._open().document.created_at
+
+    @property
     def several_chains(self) -> bool:
         """Whether the store has more than one chain."""
         return self._open().document.chains > 1

@@ -172,6 +172,37 @@ class TableStatus:
     lag: float
 
 
+#: The kinds of maintenance, in the order in which a round does them.
+MAINTENANCE_KINDS = ("recover", "retain", "compact", "expire", "checkpoint", "tables", "vacuum")
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceStatus:
+    """A kind of maintenance.
+
+    Attributes:
+        kind: The kind, as ``txnstore maintain --only`` takes it.
+        age: Seconds since a process last did it, or saw that there was nothing to do; if none has, since the store was
+            created. By the clock of this process.
+    """
+
+    kind: str
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionStatus:
+    """The retention of a topic.
+
+    Attributes:
+        topic: The topic.
+        overdue: For how many seconds its oldest record should have been deleted; 0: none should.
+    """
+
+    topic: str
+    overdue: float
+
+
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
     """The state of a store at one moment, whichever processes use it.
@@ -183,6 +214,8 @@ class StoreStatus:
         groups: Its consumer groups, by name.
         lags: The partitions in which a group has committed, or has members.
         tables: Its tables, by topic.
+        maintenance: The kinds of maintenance.
+        retention: Its topics with a retention, by name.
     """
 
     chains: tuple[ChainStatus, ...]
@@ -191,6 +224,8 @@ class StoreStatus:
     groups: tuple[GroupStatus, ...]
     lags: tuple[GroupLag, ...]
     tables: tuple[TableStatus, ...] = ()
+    maintenance: tuple[MaintenanceStatus, ...] = ()
+    retention: tuple[RetentionStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from txnstore.admin import transactions as admin
@@ -18,6 +18,7 @@ from txnstore.catalog.description import Topic
 from txnstore.connection import Connection, OpenParts, create_connection, open_connection
 from txnstore.coordinator.expiration import ExpiryReport, expire
 from txnstore.coordinator.recovery import RecoveryReport, recover
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
         CompactionReport,
         DoctorReport,
         EraseReport,
+        Maintenance,
         RetentionReport,
-        Round,
         VacuumReport,
         VerifyReport,
     )
@@ -253,7 +254,7 @@ class Store:
 
         Args:
             status: Also the state of the store: chains, partitions with the distance of their last stable offsets, open
-                transactions with their age, groups with their lag. Two GETs for each chain.
+                transactions with their age, groups with their lag. Two GETs for each chain, and one.
         """
         if not status:
             return self._connection.metrics()
@@ -291,11 +292,15 @@ class Store:
             InvalidTopicError: Kafka refuses the name, too.
             InvalidConfigError: A setting is unknown or out of range.
             SchemaMismatchError: The schema, or the key in it, cannot be stored.
+
+        Warns with :class:`txnstore.UnmaintainedStoreWarning` if a setting takes effect by maintenance, and no process
+        has maintained the store for an hour.
         """
         load("txnstore.catalog.topics")
         from txnstore.catalog.topics import create_topic
 
         created = create_topic(self._connection, name, partitions, schema, key, timestamp, config, exist_ok=exist_ok)
+        self._warn_if_neglected(created)
         return Topic(created)
 
     def topics(self) -> list[Topic]:
@@ -331,11 +336,23 @@ class Store:
             SchemaMismatchError: The columns cannot evolve that way; names the column.
             UnknownOutcomeError: It is not known whether the topic is altered, or it is, and a chain that leads some of
                 its partitions does not know it yet: repeat the call.
+
+        Warns as :meth:`create_topic`.
         """
         load("txnstore.catalog.topics")
         from txnstore.catalog.topics import alter_topic
 
-        return Topic(alter_topic(self._connection, name, partitions, schema, config))
+        altered = alter_topic(self._connection, name, partitions, schema, config)
+        if config:
+            self._warn_if_neglected(altered)
+        return Topic(altered)
+
+    def _warn_if_neglected(self, topic: CatalogTopic) -> None:
+        """Warn if nobody applies a setting of a topic."""
+        load("txnstore.admin.upkeep")
+        from txnstore.admin.upkeep import warn_if_neglected
+
+        warn_if_neglected(self._connection, topic)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all of its records. Its objects are deleted by the next vacuum.
@@ -751,27 +768,42 @@ class Store:
             on_error=on_error,
         )
 
-    def compact_rounds(
+    def maintain(
         self,
-        topic: str | None = None,
+        only: Collection[str] | None = None,
         *,
-        interval: float = 30.0,
+        every: Mapping[str, float] | None = None,
+        budget: int | None = None,
         max_bytes: int | None = None,
         memory_limit: int | None = None,
         past_hw: bool = False,
         rounds: int | None = None,
-    ) -> Generator[Round, None, None]:
-        """Compact round after round, beside other compactors; yields each round, then pauses.
+    ) -> Maintenance:
+        """Do all that the store needs, round after round, beside any number of other processes that do so.
 
-        The arguments are those of :func:`txnstore.compactor.watch`.
+        ``for round_ in store.maintain(): …`` does the rounds in the loop, and pauses after each; ``with
+        store.maintain(): …`` does them in the background of the block. The kinds are ``recover``, ``retain``,
+        ``compact``, ``expire``, ``checkpoint``, ``tables`` and ``vacuum``. The other arguments are those of
+        :class:`txnstore.compactor.Maintenance`.
+
+        Args:
+            only: The kinds to do; None: all.
+            every: How often to look at a kind, in seconds, by kind.
+            budget: The requests of an hour.
+            rounds: The number of rounds; None: until the caller stops.
+
+        Raises:
+            InvalidConfigError: An argument is not valid.
+            ReadOnlyError: The store was opened read-only.
         """
         load("txnstore.compactor")
-        from txnstore.compactor import watch
+        from txnstore.compactor import Maintenance
 
-        return watch(
+        return Maintenance(
             self._connection,
-            topic=topic,
-            interval=interval,
+            only=only,
+            every=every,
+            budget=budget,
             max_bytes=max_bytes,
             memory_limit=memory_limit,
             past_hw=past_hw,
@@ -936,7 +968,7 @@ class Store:
 
         Args:
             process: The counters and durations of this process, since it opened the store. No request.
-            status: The state of the store, whichever processes use it. Two GETs for each chain.
+            status: The state of the store, whichever processes use it. Two GETs for each chain, and one.
         """
         load("txnstore.monitoring.prometheus")
         from txnstore.monitoring.prometheus import prometheus

@@ -304,6 +304,14 @@ def nearest(name: object, names: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+class UnmaintainedStoreWarning(UserWarning):
+    """A topic was created, or altered, with a setting that takes effect when its store is maintained, and it is not.
+
+    That is ``retention.ms``, ``retention.bytes``, or a ``cleanup.policy`` with ``compact``, and no process has
+    maintained the store for an hour (docs/howto/day-two.md).
+    """
+
+
 class BlockedReadWarning(UserWarning):
     """Committed records cannot be read yet: they wait behind an open transaction in their partition.
 

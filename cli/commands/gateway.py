@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from txnstore.cli.commands.maintain import END_SECONDS, end_within, maintenance_text
 from txnstore.cli.confirm import is_terminal
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.listening import LOOPBACK, Address, listen_on
@@ -23,6 +24,7 @@ from txnstore.runtime import Runtime
 if TYPE_CHECKING:
     import socket
 
+    from txnstore.compactor import Maintenance
     from txnstore.connection import Connection
     from txnstore.gateway.metrics import GatewayMetrics
     from txnstore.gateway.properties import Properties
@@ -93,7 +95,8 @@ class Property(click.ParamType[tuple[str, str]]):
     is_flag=True,
     help="Ask for a password, or read a line of standard input, print its line for the file of --sasl, and end.",
 )
-@click.option("--metrics", type=Address(), help="Where Prometheus reads metrics: http://HOST:PORT/metrics.")
+@click.option("--metrics", type=Address(), help="Serve http://HOST:PORT/metrics, and /health.")
+@click.option("--maintain", is_flag=True, help="Also maintain the store, as `txnstore maintain` does.")
 @click.option(
     "--insecure", is_flag=True, help="Allow other machines without TLS and --sasl, and passwords without TLS."
 )
@@ -111,6 +114,7 @@ def gateway(
     sasl: Path | None,
     hash_password: bool,
     metrics: tuple[str, int] | None,
+    maintain: bool,
     insecure: bool,
 ) -> None:
     """Serve the store to Kafka's clients: any of them, at HOST:PORT as bootstrap server.
@@ -147,12 +151,26 @@ def gateway(
             resources.enter_context(printed_logs(logging.INFO, times=True))
         resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
         print_addresses = partial(_print_addresses, listener, metrics_listener)
+        maintenance = _maintenance(app, resources) if maintain else None
         metrics_source = None
         if metrics_listener is not None:
-            metrics_source = metrics_listener, partial(_metrics_text, connection)
+            metrics_source = metrics_listener, partial(_metrics_text, connection, maintenance)
         asyncio.run(
             run(connection, gateway_properties, listener, advertised, peers, security, print_addresses, metrics_source)
         )
+
+
+def _maintenance(app: App, resources: contextlib.ExitStack) -> Maintenance:
+    """Maintain the store in the background, by a connection of its own, until the resources are closed."""
+    maintenance = resources.enter_context(app.open()).maintain()
+
+    def end() -> None:
+        if not maintenance.stop():
+            end_within(END_SECONDS, 0)  # A task may take long, and may be ended anywhere: the next process repeats it.
+
+    resources.callback(end)
+    maintenance.start()
+    return maintenance
 
 
 def _properties(properties: Sequence[tuple[str, str]]) -> Properties:
@@ -181,13 +199,14 @@ def _print_addresses(listener: socket.socket, metrics_listener: socket.socket | 
         print(f"metrics on http://{address_text(*metrics_listener.getsockname()[:2])}/metrics", flush=True)
 
 
-def _metrics_text(connection: Connection, counted: GatewayMetrics) -> str:
-    """Return the metrics of the process and of the gateway in Prometheus' format."""
+def _metrics_text(connection: Connection, maintenance: Maintenance | None, counted: GatewayMetrics) -> str:
+    """Return the metrics of the process, of the gateway and of its maintenance in Prometheus' format."""
     from txnstore.gateway.metrics import FAMILIES
     from txnstore.monitoring.prometheus import families, prometheus
 
     rows = [(family.name, family.kind, family.help, family.label, family.value(counted)) for family in FAMILIES]
-    return prometheus(connection, status=False) + families(rows, connection.url)
+    text = prometheus(connection, status=False) + families(rows, connection.url)
+    return text if maintenance is None else text + maintenance_text(maintenance, connection.url)
 
 
 def _advertised_address(names: Sequence[tuple[str, int]], peers: Sequence[tuple[str, int]]) -> tuple[str, int]:

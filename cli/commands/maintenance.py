@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.commands.watch import check_watch, watch_rounds
 from txnstore.cli.confirm import ask, must_ask, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.engine import engine_options, start_engine
@@ -35,41 +34,12 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @click.option("--past-hw", is_flag=True, help="Clean by key also above the last stable offset, around what is open.")
 @click.option("--memory-limit", type=Size(), help="The memory of a clean or a merge, such as 512MB.  [default: 1GiB]")
 @engine_options
-@click.option("--watch", is_flag=True, help="Compact round after round until interrupted; a line for each round.")
-@click.option(
-    "--interval", type=Duration(), default="30s", show_default=True, help="With --watch: the pause between two rounds."
-)
-@click.option(
-    "--max-bytes",
-    type=Size(),
-    help="With --watch: a round takes on so much, such as 2GB, but at least one partition.",
-)
 @_NO_EXPIRE
 @shared_options()
 @pass_app
 def compact(
-    app: App, /, topic: str | None, watch: bool, interval: float, max_bytes: int | None, **options: Any
-) -> None:
-    """Clean TOPIC, or all topics, by key, merge small committed segments, and drop aborted data.
-
-    A topic with cleanup.policy=compact keeps the newest record of each key. Records that retention.ms and
-    retention.bytes of a topic have passed are deleted first (`txnstore retain`). Only data below the last stable offset
-    is compacted. Readers and writers are not blocked. Several processes share the work, on one machine or many: each
-    leaves the partitions alone that another one works on. With --engine spark, each clean and each merge is a task of
-    Spark.
-    """
-    check_watch(options, watch=watch)
-    if watch:
-        limits = {name: options[name] for name in ("memory_limit", "past_hw")}
-        watch_rounds(app, topic, interval=interval, max_bytes=max_bytes, **limits)
-    else:
-        _compact(app, topic, **options)
-
-
-def _compact(
     app: App,
     topic: str | None,
-    *,
     dry_run: bool,
     force: bool,
     past_hw: bool,
@@ -78,7 +48,14 @@ def _compact(
     engine: EngineName,
     spark_conf: tuple[str, ...],
 ) -> None:
-    """Compact, and print what was done, or would be; the first error of a partition is raised after that."""
+    """Clean TOPIC, or all topics, by key, merge small committed segments, and drop aborted data.
+
+    A topic with cleanup.policy=compact keeps the newest record of each key. Records that retention.ms and
+    retention.bytes of a topic have passed are deleted first (`txnstore retain`). Only data below the last stable offset
+    is compacted. Readers and writers are not blocked. Several processes share the work, on one machine or many: each
+    leaves the partitions alone that another one works on. With --engine spark, each clean and each merge is a task of
+    Spark. `txnstore maintain` does it again and again.
+    """
     start_engine(engine, spark_conf, is_used=not dry_run)
     errors: list[TxnStoreError] = []
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:

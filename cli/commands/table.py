@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.commands.table_serve import serve
-from txnstore.cli.commands.watch import ending_at_sigterm
 from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import Duration, Size
+from txnstore.cli.values import Size
 from txnstore.phrases import counted, duration, size
 
 if TYPE_CHECKING:
@@ -64,10 +63,6 @@ def disable(app: App, topic: str) -> None:
 
 
 @table.command()
-@click.option("--watch", is_flag=True, help="Publish round after round until interrupted.")
-@click.option(
-    "--interval", type=Duration(), default="5s", show_default=True, help="With --watch: the pause between two rounds."
-)
 @click.option("--compact", is_flag=True, help="Compact before each publication, so that nothing has to be copied.")
 @click.option(
     "--tail-bytes", type=Size(), default="1GiB", show_default=True,
@@ -80,38 +75,22 @@ def disable(app: App, topic: str) -> None:
 )  # fmt: skip
 @shared_options()
 @pass_app
-def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int, rebuild: tuple[str, ...]) -> int:
+def sync(app: App, compact: bool, tail_bytes: int, rebuild: tuple[str, ...]) -> None:
     """Publish all tables at one moment: what a read_committed reader sees now.
 
-    Any number of processes may do it at the same time. Nothing is written if nothing has changed.
+    Any number of processes may do it at the same time. Nothing is written if nothing has changed. `txnstore maintain`
+    does it again and again.
     """
-    context = click.get_current_context()
-    if not watch and context.get_parameter_source("interval") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--interval needs --watch")
-    if watch and rebuild:
-        raise click.UsageError("--watch cannot be combined with --rebuild")
-    if watch and compact:
-        raise click.UsageError("--watch cannot be combined with --compact: run `txnstore compact --watch` beside it")
+    errors: list[TxnStoreError] = []
     with app.open() as store:
-        if not watch:
-            errors: list[TxnStoreError] = []
-            if compact:
-                with app.out.progress("compacting"):
-                    store.compact(on_error=errors.append)
-            with app.progress("publishing"):
-                report = store.tables.sync(tail_bytes=tail_bytes, rebuild=rebuild, on_error=errors.append)
-            _show_report(app, report)
-            for error in errors:
-                raise error
-            return 0
-        with ending_at_sigterm():
-            for outcome in store.tables.rounds(interval, tail_bytes=tail_bytes):
-                if isinstance(outcome, Exception):
-                    app.out.warning(str(outcome))
-                elif outcome.changes or outcome.foreign:
-                    _show_report(app, outcome)
-                app.out.flush()
-    return 0
+        if compact:
+            with app.out.progress("compacting"):
+                store.compact(on_error=errors.append)
+        with app.progress("publishing"):
+            report = store.tables.sync(tail_bytes=tail_bytes, rebuild=rebuild, on_error=errors.append)
+    _show_report(app, report)
+    for error in errors:
+        raise error
 
 
 def _show_report(app: App, report: SyncReport) -> None:

@@ -7,8 +7,8 @@ bytes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from txnstore.compactor.compact.clean_plan import KnownClean
 from txnstore.compactor.compact.compaction import compact_sound
@@ -16,40 +16,30 @@ from txnstore.compactor.compact.failures import Failures
 from txnstore.compactor.compact.options import CompactionOptions
 from txnstore.compactor.compact.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
-from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
-from txnstore.validation import check_integer, check_seconds
+from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
 
-#: A round without work waits twice as long as the one before it, up to this number of intervals.
-_MAX_BACKOFF = 16
-_MAX_INTERVAL = 86_400
 #: The most partitions of a round: its lease stays small, and others have partitions to take.
 _MAX_PARTITIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round of :func:`watch`.
+    """A round of :class:`Rounds`.
 
     Attributes:
-        number: The number of the round, from 1.
         report: What was compacted.
         due: The number of partitions with something to compact.
         held: The number of these that other compactors work on.
-        took: The duration in seconds.
-        wait: The pause until the next round, in seconds.
         error: Why the round ended early or left something out; None if it did not.
     """
 
-    number: int = 0
     report: CompactionReport = CompactionReport(())  # noqa: RUF009 - immutable
     due: int = 0
     held: int = 0
-    took: float = 0.0
-    wait: float = 0.0
     error: Exception | None = None
 
     @property
@@ -64,90 +54,59 @@ class Round:
         return not self.report.partitions and not self.report.retained.partitions and self.error is None
 
 
-def watch(
-    connection: Connection,
-    *,
-    topic: str | None = None,
-    interval: float = 30.0,
-    max_bytes: int | None = None,
-    memory_limit: int | None = None,
-    past_hw: bool = False,
-    rounds: int | None = None,
-) -> Generator[Round, None, None]:
-    """Compact round after round; yields each round when it ends, then pauses.
+class Rounds:
+    """The rounds of one compactor. Several processes may do them: each has a lease on the partitions of its round.
 
-    A round without work doubles the pause, up to 16 intervals. A storage that does not answer ends a round; damaged
-    segments and topics are left out, partitions without space to spill, and those for whose objects the storage fails,
-    and the rest of the round is compacted. Either is
-    the error of the round, and is tried again in later ones, after the partitions that did not fail. Several processes
-    may do this concurrently: each has a lease on the partitions of its round.
+    A storage that does not answer ends a round; damaged segments and topics are left out, partitions without space to
+    spill, and those for whose objects the storage fails, and the rest of the round is compacted. Either is the error of
+    the round, and is tried again in later ones, after the partitions that did not fail.
 
     Args:
         connection: The connection to the store.
-        topic: The topic; None for all.
-        interval: The pause between two rounds with work, in seconds: at least 1, at most a day.
         max_bytes: The bytes of segments that a round takes on, but at least one partition; None for no limit. A clean
             reads its segments twice, and counts them once.
         memory_limit: The memory of a clean or a merge in bytes, as in :func:`txnstore.compactor.compact`.
         past_hw: Clean also above the last stable offset, as in :func:`txnstore.compactor.compact`. A round reads again
             what an earlier one found nothing to remove in only with more than the ratio of new bytes beside it.
-        rounds: The number of rounds; None: until the caller stops.
 
     Raises:
         InvalidConfigError: An argument is not valid.
-        ReadOnlyError: The store was opened read-only.
-        UnknownTopicOrPartitionError: The topic does not exist.
-    """
-    check_seconds("interval", interval, least=1, most=_MAX_INTERVAL)
-    if max_bytes is not None:
-        check_integer("max_bytes", max_bytes, 1)
-    if rounds is not None:
-        check_integer("rounds", rounds, 1)
-    connection.check_writable("it cannot be compacted")
-    connection.check_rights(CLUSTER_ACTION)
-    known_clean = KnownClean() if past_hw else None
-    options = CompactionOptions(memory_limit=memory_limit, past_hw=past_hw, known_clean=known_clean)
-    return _Rounds(connection, topic, max_bytes, options).run(interval, rounds)
-
-
-class _Rounds:
-    """The rounds of one compactor.
-
-    Args:
-        topic: The topic; None for all.
-        max_bytes: The budget of a round.
-        options: How to clean.
     """
 
     def __init__(
-        self, connection: Connection, topic: str | None, max_bytes: int | None, options: CompactionOptions
+        self,
+        connection: Connection,
+        *,
+        max_bytes: int | None = None,
+        memory_limit: int | None = None,
+        past_hw: bool = False,
     ) -> None:
-        self._connection, self._topic, self._max_bytes = connection, topic, max_bytes
-        self._options = replace(options, choose=self._choose_partitions)
+        if max_bytes is not None:
+            check_integer("max_bytes", max_bytes, 1)
+        self._connection, self._max_bytes = connection, max_bytes
+        self._options = CompactionOptions(
+            expire=False,
+            memory_limit=memory_limit,
+            past_hw=past_hw,
+            choose=self._choose_partitions,
+            known_clean=KnownClean() if past_hw else None,
+        )
         #: The partitions that failed last time. They come last, so that the others are not held up by them.
         self._failed: set[TopicPartition] = set()
         #: Of the current round: the number of partitions that are due, and of those that others hold, and its choice.
         self._due = self._held = 0
         self._chosen_partitions: list[TopicPartition] = []
 
-    def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
-        """Yield each round when it ends, then pause."""
-        runtime, idle_rounds, number = self._connection.runtime, 0, 0
-        while rounds is None or number < rounds:
-            number += 1
-            began = runtime.monotonic()
-            result = self._run_round()
-            idle_rounds = 0 if result.worked else idle_rounds + 1
-            wait = interval * min(2 ** max(0, idle_rounds - 1), _MAX_BACKOFF)
-            yield replace(result, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
-            if rounds is None or number < rounds:
-                runtime.sleep(wait)
+    def run(self) -> Round:
+        """Do one round.
 
-    def _run_round(self) -> Round:
-        """One round; the caller numbers and times it."""
+        Raises:
+            ReadOnlyError: The store was opened read-only.
+            AuthorizationError: The principal has no right to it.
+        """
         failures, self._due, self._held, self._chosen_partitions = Failures(), 0, 0, []
         try:
-            report = compact_sound(self._connection, self._topic, self._options, failures)
+            report = compact_sound(self._connection, None, self._options, failures)
         except StorageError as error:
             _LOG.warning("round of compaction failed", extra={"error": str(error)})
             return Round(due=self._due, held=self._held, error=error)

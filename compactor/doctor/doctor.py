@@ -13,6 +13,7 @@ from txnstore.compactor.doctor.backlog import (
     transaction_findings,
 )
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
+from txnstore.compactor.doctor.maintenance import maintenance_findings
 from txnstore.compactor.doctor.sharing import sharing_findings
 from txnstore.compactor.doctor.storage import storage_findings
 from txnstore.compactor.doctor.tables import table_findings
@@ -46,6 +47,7 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
     - sharing, unless it is switched off: which processes of this machine commit for others, and whether they can meet.
     - authorization, if the store has rules: chains that do not follow from the last change; who may change the rules,
       and write checkpoints; rules without effect.
+    - maintenance: settings of topics that nobody applies, because no process has maintained the store for an hour.
     - segments: what a compaction would do; aborted data.
     - transactions: open, expired and incomplete ones, and the records that wait for them.
     - groups: members past their session, and members that wait.
@@ -87,6 +89,7 @@ def _store_findings(connection: Connection) -> Iterator[Finding]:
     yield from chains
     yield from sharing_findings(connection)
     yield from authorization_findings(connection, view, lacks_checkpoint=lacks_recent_checkpoint(chains))
+    yield from maintenance_findings(connection, view)
     yield from segment_findings(connection, view)
     yield from transaction_findings(connection, view)
     yield from group_findings(connection, view)

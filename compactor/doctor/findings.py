@@ -21,7 +21,7 @@ class Finding:
 
     Attributes:
         section: What was checked: ``storage``, ``identity``, ``chains``, ``sharing``, ``authorization``,
-            ``segments``, ``transactions``, ``groups``, ``tables``, ``garbage``.
+            ``maintenance``, ``segments``, ``transactions``, ``groups``, ``tables``, ``garbage``.
         name: The name of the check, the same in each release.
         severity: ``ok``; ``note``: nothing has to be done; ``warn``: the store works, and something should be done;
             ``bad``: data or availability is at risk.

@@ -19,6 +19,7 @@ from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.gateway import serving
 from tests.helpers.merging import merge_quietly
+from tests.helpers.rounds import compact_rounds
 from tests.helpers.tables import EngineObjects, newest, table_rows
 from txnstore.chain.keys import table_hint
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic
@@ -169,7 +170,7 @@ def batches(store: Store, topic: str) -> int:
 @pytest.mark.parametrize("way", [*CATALOG, *DAMAGE, *STORAGE], ids=lambda way: way.__name__)
 def test_a_compaction_does_the_others_and_names_the_topic(clock: ManualClock, way: Way) -> None:
     store, _ = filled(clock, way)
-    rounds = list(store.compact_rounds(interval=1, rounds=2))
+    rounds = list(compact_rounds(store, rounds=2))
     assert [round_.report.merges for round_ in rounds] == [2, 0]
     assert all(BAD in str(round_.error) for round_ in rounds)
     assert [batches(store, topic) for topic in (*GOOD, BAD)] == [1, 1, 3]
@@ -196,7 +197,7 @@ def test_a_storage_that_does_not_answer_ends_a_compaction_at_once(clock: ManualC
     with pytest.raises(StorageError, match="not today"):
         store.compact(force=True)
     assert len({key.split("/")[1] for key in objects.asked}) == 1
-    for round_ in store.compact_rounds(interval=1, rounds=2):
+    for round_ in compact_rounds(store, rounds=2):
         assert isinstance(round_.error, StorageError)
     objects.refused, objects.last = "", "\0"
     assert store.compact(force=True).merges == 3
@@ -253,8 +254,8 @@ def test_the_tables_of_the_others_are_published(clock: ManualClock, way: Way, be
     errors: list[TxnStoreError] = []
     assert store.tables.sync(on_error=errors.append).changes == ()
     assert [BAD in str(error) for error in errors] == [True]
-    outcomes = store.tables.rounds()
-    assert [isinstance(next(outcomes), TxnStoreError) for _ in range(4)] == [False, True, False, True]
+    for round_ in store.maintain(["tables"], rounds=2):
+        assert [(result.kind, BAD in str(result.error)) for result in round_.results] == [("tables", True)]
     if way in STORAGE or way is refused_table:
         objects.refused = ""
         assert [change.topic for change in store.tables.sync().changes] == [BAD]

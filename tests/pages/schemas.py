@@ -14,6 +14,7 @@ from txnstore.chain.checkpoints.document import StateDocument
 from txnstore.chain.checkpoints.index import IndexDocument
 from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, Stored, StoreDocument
 from txnstore.chain.committer.network import CommitterDocument
+from txnstore.chain.maintained import MaintenanceDocument
 from txnstore.chain.rules import schema_of
 from txnstore.compactor.compact.lease import LeaseDocument
 from txnstore.core.events import EVENT_TYPES
@@ -29,6 +30,7 @@ MODELS: dict[str, type[Stored]] = {
     "hint": LatestDocument,
     "boundary": BoundaryDocument,
     "lease": LeaseDocument,
+    "maintenance": MaintenanceDocument,
     "committer": CommitterDocument,
 }
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from txnstore.admin.groups import list_groups
+from txnstore.admin.upkeep import maintenance_status, retention_status
 from txnstore.catalog.settings import TABLE_FORMAT
 from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
@@ -38,16 +39,18 @@ def store_metrics(connection: Connection, *, status: bool) -> StoreMetrics:
 def store_status(connection: Connection) -> StoreStatus:
     """Read the state at the heads of the chains. Two GETs for each chain: its head, and the hint to its checkpoint.
 
+    One more says when the store was maintained.
+
     In a store with tables, also the GETs that find the newest cut.
     """
     groups = list_groups(connection)
     view = connection.view(refresh=False)
     blocked_records = {waiting.tp: waiting.records for waiting in blocked_partitions(view)}
-    logs = sorted(view.partitions.items())
+    logs, now = sorted(view.partitions.items()), connection.runtime.clock()
     return StoreStatus(
         chains=_chain_status(connection, view),
         partitions=tuple(_partition_status(tp, log, blocked_records.get(tp, 0)) for tp, log in logs),
-        transactions=_transaction_status(view, connection.runtime.clock()),
+        transactions=_transaction_status(view, now),
         groups=tuple(GroupStatus(group.group, group.state, group.generation, len(group.members)) for group in groups),
         lags=tuple(
             GroupLag(group.group, position.tp.topic, position.tp.partition, position.offset, position.lag)
@@ -55,6 +58,8 @@ def store_status(connection: Connection) -> StoreStatus:
             for position in group.positions
         ),
         tables=_table_status(connection, view),
+        maintenance=maintenance_status(connection, now),
+        retention=retention_status(view, now),
     )
 
 

@@ -73,6 +73,11 @@ class Keys:
         return f"{self.boundaries(chain)}{number:0{_DIGITS}d}.json"
 
     @property
+    def maintenance(self) -> str:
+        """What says when the store was last maintained. Below the chains: who may read these may read it."""
+        return f"{self.chains}maintenance.json"
+
+    @property
     def leases(self) -> str:
         """The prefix of the leases of compactors."""
         return f"{LEASES}{self.store_id}/"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -108,14 +108,15 @@ FAMILIES: tuple[MetricFamily, ...] = (
 
 
 class MetricsServer:
-    """Serves metrics to Prometheus: ``GET /metrics`` over HTTP/1.0.
+    """Serves metrics to Prometheus: ``GET /metrics`` over HTTP/1.0; and ``GET /health``, with status 200 or 503.
 
     Args:
-        text: Returns the text of a response, without a request to the storage.
+        text: Returns the text of a response, without a request to the storage; or awaits it.
+        problem: Returns why the process is not healthy; an empty text if it is.
     """
 
-    def __init__(self, text: Callable[[], str]) -> None:
-        self._text = text
+    def __init__(self, text: Callable[[], str | Awaitable[str]], problem: Callable[[], str] = str) -> None:
+        self._text, self._problem = text, problem
         self._server: asyncio.Server | None = None
 
     async def listen(self, listener: socket.socket) -> None:
@@ -132,7 +133,7 @@ class MetricsServer:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._response(head))
+                writer.write(await self._response(head))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -141,11 +142,18 @@ class MetricsServer:
         finally:
             writer.transport.abort()  # Without effect once it is closed.
 
-    def _response(self, head: bytes) -> bytes:
+    async def _response(self, head: bytes) -> bytes:
         method, _, target_and_version = head.partition(b" ")
         path = target_and_version.partition(b" ")[0].partition(b"?")[0]
-        if method not in {b"GET", b"HEAD"} or path != b"/metrics":
+        status, content_type = "200 OK", "text/plain; charset=utf-8"
+        if method in {b"GET", b"HEAD"} and path == b"/metrics":
+            text, content_type = self._text(), _CONTENT_TYPE
+            body = (text if isinstance(text, str) else await text).encode()
+        elif method in {b"GET", b"HEAD"} and path == b"/health":
+            problem = self._problem()
+            status = "503 Service Unavailable" if problem else status
+            body = f"{problem or 'ok'}\n".encode()
+        else:
             return b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        body = self._text().encode()
-        status = f"HTTP/1.0 200 OK\r\nContent-Type: {_CONTENT_TYPE}\r\nContent-Length: {len(body)}"
-        return f"{status}\r\nConnection: close\r\n\r\n".encode() + (body if method == b"GET" else b"")
+        header = f"HTTP/1.0 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
+        return f"{header}\r\nConnection: close\r\n\r\n".encode() + (body if method == b"GET" else b"")

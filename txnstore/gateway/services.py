@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from txnstore.admin.upkeep import neglect_of
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import Right, check_rights
 from txnstore.core.catalog.model import CatalogTopic
@@ -20,10 +21,13 @@ from txnstore.errors import AuthorizationError, UnknownTopicOrPartitionError
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.peers import Peers
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.server import Client
 from txnstore.gateway.sessions import Sessions
+
+_LOG = limited_logger(__name__)
 
 T = TypeVar("T")
 #: The epoch of the leader of each partition.
@@ -50,6 +54,16 @@ class Services:
     freshness: Freshness
     properties: Properties
     peers: Peers
+
+    async def log_neglect(self, topic: CatalogTopic) -> None:
+        """Log once that nobody applies a setting of a topic that was created or altered, if that is so."""
+        cached: dict[str, bool] = self.connection.cached("logged neglect", dict)
+        if cached.get("is_logged"):
+            return
+        text = await self.in_thread(partial(neglect_of, self.connection, topic))
+        if text:
+            cached["is_logged"] = True
+            _LOG.warning("the store is not maintained: %s", text, extra={"topic": topic.name, "reason": text})
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Run a call that waits for the storage, or computes for long, outside the event loop."""

@@ -281,4 +281,20 @@ STATUS: tuple[Metric, ...] = (
         "gauge",
         "s",
     ),
+    Metric(
+        "last_maintenance_seconds",
+        "Time since a kind of maintenance was last done, or there was nothing to do; before, since the store exists.",
+        ("kind",),
+        _from_status(lambda status: [((row.kind,), row.age) for row in status.maintenance]),
+        "gauge",
+        "s",
+    ),
+    Metric(
+        "retention_overdue_seconds",
+        "How long the oldest record of a topic is past its retention; 0: none is.",
+        ("topic",),
+        _from_status(lambda status: [((row.topic,), row.overdue) for row in status.retention]),
+        "gauge",
+        "s",
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
@@ -13,17 +13,14 @@ from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.errors import (
-    CopiesTooLargeError,
     InvalidConfigError,
-    ReadOnlyError,
-    StoreNotFoundError,
     TxnStoreError,
 )
 from txnstore.tables.check import CheckReport, check_tables
 from txnstore.tables.plan import DIRECT
 from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
 from txnstore.tables.published import published_of
-from txnstore.validation import check_integer, check_milliseconds, check_names
+from txnstore.validation import check_integer, check_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,30 +181,6 @@ class Tables:
         checked_tail_bytes = check_integer("tail_bytes", tail_bytes, 0)
         publisher = self._connection.cached("tables", lambda: Publisher(self._connection))
         return publisher.sync(tail_bytes=checked_tail_bytes, rebuild=check_names("rebuild", rebuild), on_error=on_error)
-
-    def rounds(self, interval: float = 5.0, *, tail_bytes: int = TAIL_BYTES) -> Generator[SyncReport | TxnStoreError]:
-        """Publish round after round, with a pause between two of them; endless.
-
-        An error of a round is yielded, if some tables were published after the report, and the next round tries again.
-
-        Args:
-            interval: The pause in seconds, at least 0.1.
-            tail_bytes: As of :meth:`sync`.
-        """
-        check_milliseconds("interval", interval, least=0.1)
-        while True:
-            outcomes: list[SyncReport | TxnStoreError] = []
-            errors: list[TxnStoreError] = []
-            try:
-                outcomes.append(self.sync(tail_bytes=tail_bytes, on_error=errors.append))
-            except CopiesTooLargeError as error:
-                outcomes.append(error)
-            except (StoreNotFoundError, ReadOnlyError, InvalidConfigError):
-                raise  # No later round succeeds.
-            except TxnStoreError as error:
-                outcomes.append(error)
-            yield from [*outcomes, *errors]
-            self._connection.runtime.sleep(interval)
 
     def check(self, *, deep: bool = False) -> CheckReport:
         """Check that the newest cut shows what readers of committed records see at it.

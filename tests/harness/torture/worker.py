@@ -295,7 +295,7 @@ def compact(worker: Worker) -> None:
         worker,
         {
             "compact": lambda: store.compact(expire=False),
-            "round": lambda: list(store.compact_rounds(interval=1.0, rounds=1)),
+            "round": lambda: list(store.maintain(["compact"], rounds=1)),
         },
     )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 import txnstore
-from tests.helpers.cli import Cli, process
+from tests.helpers.cli import Cli
 from tests.helpers.connections import connection_of
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
@@ -79,14 +78,10 @@ def test_compact_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
         held.abort_transaction()
 
 
-def test_a_watching_compactor_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
-    """CMP-04: the first round removes two records below the open transaction, and one above it."""
+def test_maintenance_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
+    """CMP-04: it removes two records below the open transaction, and one above it."""
     with _beside_an_open_transaction(cli) as held:
-        with process("--store", cli.url, "compact", "--watch", "--past-hw", "--interval", "1h") as compactor:
-            assert compactor.stdout is not None
-            assert "3 superseded records removed" in compactor.stdout.readline()
-            compactor.send_signal(signal.SIGTERM)
-            compactor.communicate()
+        assert "superseded 3" in cli.ok("maintain", "--once", "--only", "compact", "--past-hw").out
         held.abort_transaction()
 
 
@@ -94,4 +89,3 @@ def test_bad_options_of_a_clean_change_nothing(cli: Cli) -> None:
     small = cli("compact", "--memory-limit", "1MB")
     assert (small.status, "a clean needs at least" in small.err) == (1, True)
     assert "is not a size" in cli("compact", "--memory-limit", "much").err
-    assert "--watch cannot be combined with --force" in cli("compact", "--watch", "--force").err

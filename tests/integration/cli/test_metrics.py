@@ -30,8 +30,11 @@ def test_metrics_prints_the_state_of_the_store(cli: Cli) -> None:
 
 def test_metrics_as_json(cli: Cli) -> None:
     (status,) = cli.ok("metrics", "--json").lines
-    assert set(status) == {"chains", "partitions", "transactions", "groups", "lags", "tables"}
+    parts = {"chains", "partitions", "transactions", "groups", "lags", "tables", "maintenance", "retention"}
+    assert set(status) == parts
     assert status["partitions"][0]["lso_distance"] == 0
     (both,) = cli.ok("metrics", "--process", "--json").lines
+    for each in (both["status"], status):
+        assert {row["age"] >= 0 for row in each.pop("maintenance")} == {True}
     assert both["status"] == status
     assert both["durations"]["get"]["total_ms"] >= 0

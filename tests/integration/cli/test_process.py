@@ -21,7 +21,6 @@ import txnstore
 from tests.harness.exits import PROGRAMS, STATUS, exits
 from tests.helpers.cli import ROOT, finished, process
 from tests.helpers.connections import connection_of
-from txnstore.chain.keys import LEASES
 from txnstore.runtime import Runtime
 
 ENGINES = ["boto3", "botocore", "duckdb", "fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "s3fs"]
@@ -336,40 +335,6 @@ def test_terminal_gets_progress_bar_and_confirmation(url: str) -> None:
         os.close(side)
         os.close(main)
     assert "Delete topic 'orders'" in shown
-
-
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_a_watching_compactor_ends_by_a_signal(url: str, ending: signal.Signals) -> None:
-    """A service manager sends SIGTERM, a terminal SIGINT: no partition is held after either."""
-    with txnstore.open(url) as store:
-        with store.producer() as producer:
-            for number in range(3):
-                producer.send("orders", b"%d" % number)
-                producer.flush()
-        with process("--store", url, "compact", "--watch", "--interval", "1h") as compactor:
-            assert compactor.stdout is not None
-            assert "segments are now 1" in compactor.stdout.readline()
-            compactor.send_signal(ending)
-            compactor.communicate()
-            assert compactor.returncode == {signal.SIGTERM: 0, signal.SIGINT: 130}[ending]
-        assert not connection_of(store).objects.list(LEASES)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--watch", "--dry-run"], "--watch cannot be combined with --dry-run"),
-        (["--watch", "--no-expire"], "--watch cannot be combined with --no-expire"),
-        (["--interval", "5s"], "--interval needs --watch"),
-        (["--max-bytes", "5MB"], "--max-bytes needs --watch"),
-        (["--watch", "--interval", "0"], "interval must be"),
-    ],
-)
-def test_options_of_compact_that_do_not_go_together_are_refused(url: str, arguments: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "txnstore.cli", "--store", url, "compact", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
 
 
 @pytest.mark.s3

@@ -64,7 +64,7 @@ def test_a_deletion_that_is_refused_says_why(cli: Cli, arguments: list[str], sta
 def test_retention_deletes_what_the_settings_say(cli: Cli) -> None:
     """RET-03: only in topics that have a retention."""
     assert cli("retain", "--yes").err == "Nothing to delete\n"
-    cli.ok("topic", "alter", "orders", "--config", "retention.bytes=0")
+    cli.ok("topic", "alter", "orders", "--config", "retention.bytes=0", warns="topic 'orders' has retention.bytes")
     (planned,) = cli.ok("retain", "--dry-run", "--json").lines
     (done,) = cli.ok("retain", "orders", "--yes", "--json").lines
     assert planned == done
@@ -73,7 +73,7 @@ def test_retention_deletes_what_the_settings_say(cli: Cli) -> None:
 
 
 def test_a_compaction_says_what_retention_deleted(cli: Cli) -> None:
-    cli.ok("topic", "alter", "orders", "--config", "retention.bytes=0")
+    cli.ok("topic", "alter", "orders", "--config", "retention.bytes=0", warns="topic 'orders' has retention.bytes")
     assert "Retention would delete 6 records" in cli("compact", "--dry-run").err
     assert "Retention deleted 6 records" in cli("compact").err
     assert cli.ok("verify", "--deep").status == 0

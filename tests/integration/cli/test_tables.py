@@ -94,9 +94,6 @@ def test_topics_without_a_table_are_named(cli: Cli, arguments: list[str], expect
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["sync", "--interval", "1s"], "--interval needs --watch"),
-        (["sync", "--watch", "--rebuild", "orders"], "--watch cannot be combined with --rebuild"),
-        (["sync", "--watch", "--compact"], "--watch cannot be combined with --compact"),
         (["sync", "--tail-bytes", "many"], "is not a size"),
         (["serve", "--fresh", "-1"], "--fresh"),
     ],
@@ -149,4 +146,4 @@ def test_a_topic_that_engines_could_not_read_gets_no_table(tmp_path: Path, monke
     assert cli("table", "enable", "moved").status == 1
     with txnstore.open(str(folder)) as store:
         store.create_topic("moved", config={"table.format": "iceberg"}, exist_ok=True)
-    cli.ok("topic", "alter", "moved", "--config", "retention.ms=1000")
+    cli.ok("topic", "alter", "moved", "--config", "segment.bytes=1000")

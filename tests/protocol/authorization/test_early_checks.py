@@ -5,8 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from tests.helpers.shop import ALICE, ALICES, BOB, Shop, allow
-from txnstore import errors
+from tests.helpers.shop import ALICE, ALICES, Shop, allow
 
 
 def test_views_of_topics_without_the_right_to_read_them_raise_when_they_are_read() -> None:
@@ -31,9 +30,3 @@ def test_a_client_is_not_refused_by_rules_that_are_out_of_date() -> None:
             with producer.transaction():
                 producer.send("out", b"x")
         assert shop.admin.scan("out").to_table().num_rows == 1
-
-
-def test_rounds_of_compactions_do_not_begin_without_the_right_to_them() -> None:
-    shop = Shop()
-    with shop.stack, pytest.raises(errors.ClusterAuthorizationError):
-        shop.as_(BOB).compact_rounds(rounds=1)

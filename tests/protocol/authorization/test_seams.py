@@ -12,6 +12,7 @@ from tests.helpers import keys
 from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.merging import merge_quietly
+from tests.helpers.rounds import compact_rounds
 from tests.helpers.shop import ADMIN, ALICE, ALICES, BOB, Shop, allow
 from txnstore import errors
 from txnstore.chain.chains import Chains
@@ -109,7 +110,7 @@ def test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not()
             producer.send("in", b"y").result()
         assert bob.metrics().checkpoints == 1
         commit(alice, 2 * CHECKPOINT_EVERY)
-        for call in (bob.compact, bob.vacuum, lambda: next(bob.compact_rounds(rounds=1))):
+        for call in (bob.compact, bob.vacuum, lambda: next(compact_rounds(bob))):
             before = bob.metrics().checkpoints
             call()
             call()

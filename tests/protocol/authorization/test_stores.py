@@ -16,6 +16,7 @@ from tests.harness.executors import InlineExecutor, never
 from tests.helpers import keys
 from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
+from tests.helpers.rounds import compact_rounds
 from tests.helpers.shop import ADMIN, ALICE, ALICES, BOB, Shop, allow
 from txnstore import errors
 from txnstore.compactor import plan_repairs, repair
@@ -228,7 +229,7 @@ def test_maintenance_needs_cluster_action_before_it_writes_anything(shop: Shop) 
     bob = shop.as_(BOB)
     counts, before = connection_of(bob).counts, shop.heads()
     counts.reset()
-    for call in (bob.compact, bob.vacuum, bob.retain, bob.checkpoint, lambda: next(bob.compact_rounds(rounds=1))):
+    for call in (bob.compact, bob.vacuum, bob.retain, bob.checkpoint, lambda: next(compact_rounds(bob))):
         with pytest.raises(errors.ClusterAuthorizationError):
             call()
     assert (counts.snapshot().puts, counts.snapshot().delete, shop.heads()) == (0, 0, before)

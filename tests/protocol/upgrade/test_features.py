@@ -13,6 +13,7 @@ from tests.helpers.cli import captured
 from tests.helpers.connections import connection_of
 from tests.helpers.later import UNKNOWN, append_entry, change
 from tests.helpers.refusals import contents, refused
+from tests.helpers.rounds import compact_rounds
 from tests.helpers.shell import new_store, runtime
 from txnstore import TopicPartition
 from txnstore.chain.boundary import WAIT_MS
@@ -181,7 +182,7 @@ WRITERS: dict[str, Callable[[Store], Any]] = {
     "abort": lambda store: store.abort_transaction("open"),
     "fence": lambda store: store.fence_producers(["writer"]),
     "compact": lambda store: store.compact(force=True),
-    "rounds": lambda store: next(store.compact_rounds(rounds=1)),
+    "rounds": lambda store: next(compact_rounds(store)),
     "retain": lambda store: store.retain(),
     "vacuum": lambda store: store.vacuum(older_than=0, history=0),
     "expire": lambda store: store.expire(producer_ids=0, transactional_ids=0, offsets=0),

@@ -13,6 +13,7 @@ from tests.helpers.damage import sealed
 from tests.pages import schemas, vectors
 from txnstore.chain.codec import FORMAT_VERSION, decode, encode
 from txnstore.chain.committer.network import CommitterDocument
+from txnstore.chain.maintained import MaintenanceDocument
 from txnstore.chain.payload import line_of
 from txnstore.compactor.compact.lease import LeaseDocument
 from txnstore.core.model import TopicPartition
@@ -34,6 +35,9 @@ def stored(name: str) -> Iterator[dict[str, Any]]:
     if name == "lease":
         lease = LeaseDocument(owner="a", duration_ms=1_000, partitions=[TopicPartition("t", 0)])
         yield json.loads(encode(lease))
+        return
+    if name == "maintenance":
+        yield json.loads(encode(MaintenanceDocument(done={"vacuum": 1_700_000_000_000})))
         return
     if name == "committer":
         yield json.loads(encode(CommitterDocument(host="10.0.0.7", port=7_300, fingerprint="0" * 64)))

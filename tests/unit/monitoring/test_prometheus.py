@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.helpers.shell import runtime
 from txnstore import Store, TopicPartition
+from txnstore.compactor.maintain.metrics import FAMILIES as MAINTENANCE
 from txnstore.errors import InvalidConfigError
-from txnstore.gateway.metrics import FAMILIES
+from txnstore.gateway.metrics import FAMILIES as GATEWAY
 from txnstore.metrics import GroupLag, StoreStatus, TransactionStatus
 from txnstore.monitoring.catalogue import DURATIONS, PROCESS, STATUS
 from txnstore.storage.counting import CountingStore
@@ -43,10 +45,17 @@ def exported_names() -> set[str]:
     )
 
 
+def families() -> dict[str, tuple[str, str | None]]:
+    """The kinds and labels of the metrics of gateways, and of what maintains a store, by name."""
+    found = {f"txnstore_{each.name}{'_total' * (each.kind == 'counter')}": (each.kind, each.label) for each in GATEWAY}
+    return found | {f"txnstore_{name}_total": (kind, label) for name, kind, _, label in MAINTENANCE}
+
+
 def labels_of_metrics() -> dict[str, set[str]]:
     """The labels that the samples of each metric have."""
     labels = {f"txnstore_{metric.name}_total": {"store", *metric.labels} for metric in PROCESS}
     labels |= {f"txnstore_{metric.name}": {"store", *metric.labels} for metric in STATUS}
+    labels |= {name: {"store", *([label] if label else [])} for name, (_, label) in families().items()}
     return labels | {
         f"txnstore_{item.name}_seconds": {"store", "le", *([item.label] if item.label else [])} for item in DURATIONS
     }
@@ -93,7 +102,7 @@ def test_status_shows_what_holds_readers_back(clock: ManualClock, chains: int) -
 
 
 @pytest.mark.parametrize("chains", [1, 3])
-def test_status_costs_two_requests_for_each_chain(clock: ManualClock, chains: int) -> None:
+def test_status_costs_two_requests_for_each_chain_and_one(clock: ManualClock, chains: int) -> None:
     objects = CountingStore(MemoryStore())
     with create_on(objects, chains, runtime=runtime(clock)) as store:
         store.create_topic("t")
@@ -102,7 +111,7 @@ def test_status_costs_two_requests_for_each_chain(clock: ManualClock, chains: in
         assert (objects.snapshot() - before).requests == 0
         store.metrics(status=True)
         cost = objects.snapshot() - before
-        assert (cost.requests, cost.get) == (2 * chains, 2 * chains)
+        assert (cost.requests, cost.get) == (2 * chains + 1, 2 * chains + 1)
 
 
 def test_checkpoint_failures_show_as_entries_without_a_checkpoint(clock: ManualClock) -> None:
@@ -165,7 +174,7 @@ def test_text_follows_the_format_and_has_all_metrics(clock: ManualClock) -> None
     types, samples = parsed(store.prometheus())
     counters = {f"txnstore_{metric.name}_total" for metric in PROCESS}
     gauges = {f"txnstore_{metric.name}" for metric in STATUS}
-    gauges -= {name for name in gauges if name.startswith("txnstore_table_")}  # Of stores with tables.
+    gauges -= {name for name in gauges if name.startswith(("txnstore_table_", "txnstore_retention_"))}  # Of others.
     histograms = {f"txnstore_{durations.name}_seconds" for durations in DURATIONS}
     assert {name for name, kind in types.items() if kind == "counter"} == counters
     assert {name for name, kind in types.items() if kind == "gauge"} == gauges
@@ -210,9 +219,31 @@ def test_the_page_on_monitoring_names_all_metrics() -> None:
     page = MONITORING.read_text(encoding="utf-8")
     names = exported_names()
     documented = set(re.findall(r"^\| `(txnstore_\w+)", page, re.MULTILINE))
-    assert documented == names | {f"txnstore_{each.name}{'_total' * (each.kind == 'counter')}" for each in FAMILIES}
-    used = set(re.findall(r"\btxnstore_\w+", page.split("```yaml")[1].split("```")[0]))
-    assert {re.sub("_(bucket|sum|count)$", "", name) for name in used} <= names
+    assert documented == names | set(families())
+
+
+def test_alerts_use_metrics_and_labels_that_exist() -> None:
+    """And there are some of each kind of metric."""
+    labels = labels_of_metrics()
+    text = MONITORING.read_text(encoding="utf-8").split("```yaml")[1].split("```")[0]
+    rules = yaml.safe_load(text)["groups"][0]["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    used = set[str]()
+    for rule in rules:
+        query, shown = rule["expr"], set(re.findall(r"{{ \$labels\.(\w+) }}", rule["annotations"]["summary"]))
+        assert [query.count(bracket) for bracket in "([{"] == [query.count(bracket) for bracket in ")]}"]
+        have = set[str]()
+        for part in query.split(" or "):
+            names = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"\btxnstore_\w+", part)}
+            assert names <= labels.keys(), rule["alert"]
+            used |= names
+            exist = set.intersection(*(labels[name] for name in names)) if names else {"file"}
+            grouped = {name.strip() for found in re.findall(r"by \(([^)]*)\)", part) for name in found.split(",")}
+            assert grouped | set(re.findall(r"(\w+)[!=]~?\"", part)) <= exist, rule["alert"]
+            have |= grouped or exist
+        assert shown <= have, rule["alert"]
+    for prefix in ("gateway", "table", "maintenance", "partition", "retention", "last_maintenance"):
+        assert any(name.startswith(f"txnstore_{prefix}") for name in used), prefix
 
 
 # The dashboard --------------------------------------------------------------------------------------------------------
@@ -231,7 +262,7 @@ def test_a_panel_shows_metrics_that_exist(panel: dict[str, Any]) -> None:
         assert [query.count(bracket) for bracket in "([{"] == [query.count(bracket) for bracket in ")]}"]
         used = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"\btxnstore_\w+", query)}
         assert used
-        assert used <= exported_names()
+        assert used <= labels.keys()
         exist = set.intersection(*(labels[name] for name in used))
         grouped = {name.strip() for names in re.findall(r"by \(([^)]*)\)", query) for name in names.split(",")}
         selected = set(re.findall(r"(\w+)=~?\"", query))

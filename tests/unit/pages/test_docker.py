@@ -10,6 +10,7 @@ import click
 import yaml
 
 from txnstore.cli.commands.gateway import gateway
+from txnstore.cli.commands.maintain import maintain
 from txnstore.cli.commands.store import init
 
 FOLDER = Path(__file__).parents[3] / "docker" / "minio"
@@ -71,6 +72,14 @@ def test_gateways_name_all_gateways_in_the_same_order() -> None:
         assert each["listen"][0] == "127.0.0.1"  # neither TLS nor users
         assert "http://{}:{}/metrics".format(*each["metrics"]) in service["healthcheck"]["test"][-1]
     assert "http://{}:{}/metrics".format(*parsed[0]["metrics"]) in GATEWAY_README
+
+
+def test_a_service_maintains_the_store() -> None:
+    service = GATEWAY_COMPOSE["services"]["maintain"]
+    metrics = _parsed(maintain, service["command"])["metrics"]
+    assert "http://{}:{}/health".format(*metrics) in service["healthcheck"]["test"][-1]
+    assert "http://{}:{}/metrics".format(*metrics) in GATEWAY_README
+    assert (service["environment"], set(service["depends_on"])) == (GATEWAYS["gateway-1"]["environment"], {"store"})
 
 
 def test_gateways_have_the_store_that_is_made_before() -> None:

@@ -25,7 +25,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "past_hw": False,
         "engine": "duckdb",
     },
-    "Store.compact_rounds": {"interval": 30.0, "past_hw": False},
     "Store.consumer": {
         "isolation": "read_committed",
         "auto_offset_reset": "earliest",
@@ -50,6 +49,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "Store.find_hanging": {"late": 300.0},
     "Store.instrument": {"status": False},
+    "Store.maintain": {"past_hw": False},
     "Store.metrics": {"status": False},
     "Store.producer": {
         "transaction_timeout": 60.0,

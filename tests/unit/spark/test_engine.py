@@ -134,8 +134,6 @@ def test_a_worker_without_txnstore_is_named(tmp_path: Path, monkeypatch: pytest.
     ("arguments", "message"),
     [
         (("compact", "--engine", "flink"), "'flink' is not one of 'duckdb', 'spark'"),
-        (("compact", "--watch", "--engine", "spark"), "--watch cannot be combined with --engine spark"),
-        (("compact", "--watch", "--spark-conf", "spark.a=b"), "--watch cannot be combined with --spark-conf"),
         (("compact", "--spark-conf", "spark.a=b"), "--spark-conf needs --engine spark"),
         (("compact", "--engine", "spark", "--spark-conf", "local"), "--spark-conf takes KEY=VALUE"),
         (("verify", "--engine", "spark"), "--engine spark needs --deep"),

@@ -181,3 +181,22 @@ def plan_retention(partition: Partition, retention_ms: int, retention_bytes: int
     later_batches = partition.batches.overlapping(removed_batches[-1].limit, partition.high_watermark)
     start = next((batch.base_offset for batch in later_batches), partition.high_watermark)
     return RetentionPlan(min(start, partition.last_stable_offset), tuple(removed_batches))
+
+
+def overdue_since(partition: Partition, retention_ms: int, retention_bytes: int) -> int | None:
+    """Return the time in ms from which on a retention deletes the first batch; None if there is no such time yet.
+
+    As :func:`plan_retention` decides it, by the timestamps of records: of a limit in bytes, the time of the batch with
+    which the partition keeps enough without the first one. The result may be in the future.
+    """
+    first = next(partition.batches.overlapping(partition.log_start, partition.last_stable_offset), None)
+    if first is None:
+        return None
+    times = [first.max_timestamp + retention_ms + 1] if retention_ms >= 0 else []
+    kept_bytes = -first.size
+    for batch in partition.batches if retention_bytes >= 0 else ():
+        kept_bytes += batch.size
+        if kept_bytes >= retention_bytes:
+            times.append(batch.max_timestamp)
+            break
+    return min(times, default=None)

@@ -92,4 +92,6 @@ async def alter_topic(
             stored_topic: CatalogTopic = await services.commits.submit(command, client.principal)
         except TopicChangedError:
             continue  # Only after a change by another process, so the loop ends.
+        if stored_topic.config != topic.config:
+            await services.log_neglect(stored_topic)
         return stored_topic

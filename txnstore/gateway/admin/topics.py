@@ -106,7 +106,9 @@ class Topics:
         topic = new_topic(runtime, requested_topic.name, shape.partitions, config=config, inert=INERT_NAMES)
         check_table_location(services.connection.objects, topic)
         if not validate_only:
-            return await services.commits.submit(CreateTopic(topic), client.principal), shape
+            created: CatalogTopic = await services.commits.submit(CreateTopic(topic), client.principal)
+            await services.log_neglect(created)
+            return created, shape
         state = (await services.freshness.head()).states[CATALOG]
         decide(begin_entry(state, runtime.clock()), CreateTopic(topic), services.principal(client))
         return topic, shape

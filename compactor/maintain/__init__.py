@@ -1,0 +1,1 @@
+"""Maintains a store: does round after round what it needs."""

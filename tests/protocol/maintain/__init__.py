@@ -1,0 +1,1 @@
+"""Processes that maintain a store: what they do, when, and beside others."""

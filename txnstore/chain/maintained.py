@@ -1,0 +1,62 @@
+"""When a store was last maintained: a small object, written by those who maintain it. It is advice.
+
+Without it, or with a wrong one, a task is done once more, or somebody is warned in vain.
+See docs/internals/design/maintenance.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.codec import Int64, Stored, decode, encode
+from txnstore.chain.keys import Keys
+from txnstore.core.model import value_class
+from txnstore.errors import CorruptionError, UnsupportedFormatError
+from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+
+@value_class(kw_only=True)
+class MaintenanceDocument(Stored):
+    """When each kind of maintenance was last done, or there was nothing to do: ms by the storage's clock."""
+
+    done: dict[str, Int64]
+
+
+def read_maintained(objects: ObjectStore, keys: Keys) -> dict[str, int]:
+    """Return when each kind was last done, in ms by the storage's clock; kinds that never were are missing. One GET.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    data = read_if_there(objects, keys.maintenance)
+    if data is None:
+        return {}
+    try:
+        return dict(decode(MaintenanceDocument, keys.maintenance, data).done)
+    except (CorruptionError, UnsupportedFormatError) as error:
+        extra = {"key": keys.maintenance, "error": str(error)}
+        _LOG.warning("what says when the store was maintained is not readable: %s", error, extra=extra)
+        return {}
+
+
+def write_maintained(objects: ObjectStore, keys: Keys, done: Mapping[str, int], now: int) -> dict[str, int]:
+    """Add times to those that are stored, of which the later ones stay; return all. A GET and a PUT.
+
+    Two who do it at once may lose a time of the other one, who adds it again the next time.
+
+    Args:
+        done: When this process has done each kind.
+        now: The time of the storage: what is stored of a later one was measured before its clock was set back.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    merged = {kind: at for kind, at in read_maintained(objects, keys).items() if at <= now}
+    for kind, at in done.items():
+        merged[kind] = max(at, merged.get(kind, at))
+    objects.put(keys.maintenance, encode(MaintenanceDocument(done=merged)))
+    return merged
