@@ -139,9 +139,10 @@ class Completions:
         principal of the process, as those of the executor do.
         """
         with self._lock.own:
-            future, work = self._work_by_id.pop(transactional_id or "", (None, None))
-        if future is None or work is None:
+            begun = self._work_by_id.pop(transactional_id or "", None)
+        if begun is None:
             return
+        future, work = begun
         if future.cancel():
             with asking(None):
                 _run_logging_errors(transactional_id, work)

@@ -275,7 +275,7 @@ class Server:
             for task in pending:
                 task.cancel()
             await asyncio.wait(pending, timeout=2 * _LINGER)
-        self._encoder.shutdown(wait=False, cancel_futures=True)
+        self._encoder.shutdown(wait=False)
         return not pending
 
     def _connected(self, stream: Stream) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.harness.simulation.runtime import simulated_runtime
 from tests.helpers.committing import Place, Process, a_place
 from tests.helpers.shell import entries, names_in_bucket
+from txnstore.chain.committer.committer import MIN_PATIENCE_MS
 from txnstore.core.authorization.model import Acl
 from txnstore.core.model import ProducerIdentity
 from txnstore.core.transactions.commands import InitProducer
@@ -159,7 +160,9 @@ def test_a_command_in_flight_is_committed_once_if_the_committer_closes(place: Pl
             place.scheduler.sleep(8)  # The command is in the PUT, or in the queue.
             committer.store.close()
 
+        began = place.scheduler.now
         place.together(close_soon, caller.create)
+        assert place.scheduler.now - began < MIN_PATIENCE_MS, "the end of the channel is noticed at once"
         assert not caller.is_shared
         assert "put_if_absent" in caller.requests(caller.create)
         check_once(place.bucket, committer, caller)

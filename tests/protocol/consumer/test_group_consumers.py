@@ -60,6 +60,17 @@ def test_consumer_without_membership_sends_no_extra_requests(store: Store) -> No
     assert consumers[1].group_metadata().generation == -1
 
 
+def test_a_commit_of_a_member_without_partitions_costs_nothing(store: Store) -> None:
+    """It checks the membership as far as the process knows it."""
+    consumers = [_member(store), _member(store)]
+    for consumer in consumers:
+        consumer.poll()
+    assert consumers[1].assignment() == []
+    connection_of(store).counts.reset()
+    consumers[1].commit()
+    assert kinds(store) == []
+
+
 def test_heartbeats_come_with_polls_three_in_a_session(store: Store, clock: ManualClock) -> None:
     """A poll that has records to hand out renews the lease as well."""
     _fill(store, *map(str, range(5)))

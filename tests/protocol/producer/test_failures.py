@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from tests.helpers.producers import linger_loop, sender_of
 from tests.helpers.producing import Bench
-from tests.helpers.shell import GatedStore, new_store, values
+from tests.helpers.shell import GatedStore, new_store, runtime, values
 from txnstore import threads
 from txnstore.errors import (
     InvalidConfigError,
@@ -32,7 +33,9 @@ from txnstore.errors import (
 from txnstore.producer import Producer, linger
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
 from txnstore.testing import Fault, on
+from txnstore.testing.faults import FaultStore
 
 #: These tests are about uploads, which small commits do without.
 pytestmark = pytest.mark.usefixtures("own_objects")
@@ -49,6 +52,19 @@ def test_an_upload_that_fails_for_a_while_is_tried_again() -> None:
             producer.flush()
         assert future.result().offset == 0
     assert values(bench.store) == [b"a"]
+
+
+def test_pauses_between_uploads_are_short_at_first() -> None:
+    pauses: list[float] = []
+    faults = FaultStore(MemoryStore())
+    store = create_on(faults, runtime=replace(runtime(), sleep=pauses.append))
+    store.create_topic("t")
+    with store.producer(linger=None) as producer:
+        producer.send("t", b"a")
+        faults.plan = on(Fault.ERROR_BEFORE, "put", key_contains="topics/", times=12)
+        producer.flush()
+    bounds = [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2, 2, 2, 2, 2]
+    assert all(pause <= bound for pause, bound in zip(pauses, bounds, strict=True))
 
 
 def test_an_upload_is_given_up_after_the_delivery_timeout() -> None:

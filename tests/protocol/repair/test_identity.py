@@ -403,6 +403,23 @@ def test_vacuum_refuses_a_store_that_is_not_sound(objects: MemoryStore, clock: M
         assert orphan in store.vacuum(force=True).deleted
 
 
+def test_a_hint_is_written_again_beside_a_damaged_boundary(objects: MemoryStore, clock: ManualClock) -> None:
+    store = create_on(objects, runtime=process(clock))
+    store.create_topic("t")
+    for _ in range(3):
+        commit(store, [b"a"])
+        store.checkpoint()
+        clock.advance(9 * DAY_MS)
+        store.vacuum()
+    boundaries = objects.list(connection_of(store).keys.boundaries(0))
+    objects.put(boundaries[-1].key, b"damaged")
+    objects.delete([keys.latest(0)])
+    plan = planned(objects, clock)
+    assert {item.key for item in plan.repairs} == {boundaries[-1].key, keys.latest(0)}
+    repair(Connection(objects, runtime=process(clock)), plan)
+    assert planned(objects, clock).repairs == ()
+
+
 @pytest.mark.parametrize("what", ["renamed", "missing", "truncated"])
 def test_a_vacuum_deletes_nothing_while_objects_in_use_are_lost(
     store: Store, objects: MemoryStore, clock: ManualClock, what: str

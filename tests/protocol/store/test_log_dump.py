@@ -64,6 +64,9 @@ def test_a_log_is_shown_with_its_markers_in_order(store: Store) -> None:
     assert batch.segment is not None
     assert batch.segment.startswith("topics/t/")
     assert [_short(line) for line in store.dump_log("t", 0, 2, 4).lines] == LINES[1:3]
+    store.create_topic("other")
+    commit(store, [b"1"], topic="other")
+    assert store.dump_log("t", 0).lines == dumped.lines
 
 
 @ONE_CHAIN

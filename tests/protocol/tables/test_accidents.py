@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pyarrow as pa
@@ -126,6 +127,17 @@ def test_a_version_of_an_engine_under_the_name_of_a_cuts_own_is_passed(
     assert store.tables.check().ok
 
 
+def test_a_publication_without_its_library_makes_no_request(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = another(store, clock)
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    connection_of(other).counts.reset()
+    with pytest.raises(InvalidConfigError, match="its extra tables"):
+        other.tables.sync()
+    assert connection_of(other).counts.snapshot().requests == 0
+
+
 def test_a_server_forgets_a_cut_that_was_deleted(store: Store, clock: ManualClock, objects: MovedObjects) -> None:
     connection = connection_of(store)
     cuts = StoredCuts(connection, location_of(objects))
@@ -140,9 +152,19 @@ def test_a_server_forgets_a_cut_that_was_deleted(store: Store, clock: ManualCloc
     assert found.number == 1
 
 
+def test_a_server_looks_for_a_cut_on_a_machine_that_has_just_started(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    other = open_on(objects, runtime=replace(runtime(clock), uptime=ManualClock(0)))
+    cuts = StoredCuts(connection_of(other), location_of(objects))
+    assert [cuts.newest().cut, cuts.newest().cut] == [newest(store)] * 2
+
+
 def test_a_check_of_tables_that_were_deleted_finds_them_missing(store: Store, objects: MovedObjects) -> None:
     objects.delete([item.key for item in objects.list(keys.TABLES)])
-    assert [problem.topic for problem in store.tables.check().problems] == ["t", "u"]
+    report = store.tables.check()
+    assert [problem.topic for problem in report.problems] == ["t", "u"]
+    assert (report.cut, report.tables, report.files, report.rows) == (0, 0, 0, 0)
 
 
 def test_a_vacuum_ends_the_last_table(store: Store, clock: ManualClock) -> None:

@@ -61,6 +61,7 @@ def test_what_is_undecided_or_too_young_ends_a_clean() -> None:
     assert first_uncleanable_offset(log, _config(low=100), NOW) == 1
     assert first_uncleanable_offset(log, _config(low=99), NOW) == 3
     assert first_uncleanable_offset(replace(log, clean_until=2), _config(low=100), NOW) == 3
+    assert first_uncleanable_offset(_log(_batch(0, NOW + 1)), _config(), NOW) == 1, "no record is too young by default"
 
 
 def test_a_dirty_record_that_is_too_old_makes_a_partition_due() -> None:

@@ -169,6 +169,32 @@ def test_a_fetch_of_another_connection_does_not_hide_records(store: Store) -> No
     run(store, scenario)
 
 
+def test_a_marker_takes_the_room_of_its_own_batch(store: Store) -> None:
+    """Not that of the records before it."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        with store.producer("id") as producer, producer.transaction() as txn:
+            txn.send("t", b"v" * 1000, partition=0)
+        await send(store, freshness, 1)
+        parts = await consumer.fetch([(0, 0), (1, 0)])
+        consumer.session = consumer.epoch = 0
+        room = sum(len(part["records"]) for part in parts.values())
+        assert await consumer.fetch([(0, 0), (1, 0)], max_bytes=room) == parts
+
+    run(store, scenario)
+
+
+def test_an_error_of_a_session_names_no_session(store: Store) -> None:
+    async def scenario(consumer: Consumer, _: Freshness) -> None:
+        await consumer.fetch([(0, 0)])
+        assert consumer.session > 0
+        consumer.epoch = 7
+        assert await consumer.fetch() == {}
+        assert consumer.session == 0
+
+    run(store, scenario)
+
+
 def test_a_right_that_is_withdrawn_is_an_error_though_the_log_has_not_changed() -> None:
     with create_on(MemoryStore(), principal="User:gateway") as store:
         store.create_topic("t")

@@ -71,6 +71,12 @@ def addresses(table: pa.Table) -> set[int]:
     return {buffer.address for chunk in chunks for buffer in chunk.buffers() if buffer is not None and buffer.size}
 
 
+def test_a_small_table_is_added_at_once(store: Store) -> None:
+    store.create_topic("t", schema=pa.schema([("x", pa.int64())]))
+    with store.producer() as producer:
+        assert len(producer.send_table("t", pa.table({"x": range(100)}))._parts) == 1
+
+
 def test_copy_of_a_slice_holds_the_slice_alone() -> None:
     rows = 10_000
     table = pa.table(

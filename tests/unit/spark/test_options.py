@@ -65,6 +65,7 @@ def test_options_of_a_read_are_checked_when_spark_asks_for_its_columns() -> None
     """Spark asks the same of a batch and of a stream; an option of streams alone makes it one."""
     assert column_options({**BASE, "columns": "a", "endingTimestamp": "5"}).columns == ("a",)
     assert column_options({**BASE, "group": "g", "failonDATAloss": "false"}).topics == ("t",)
+    assert column_options({**BASE, "checkpointLocation": "s3://bucket/checkpoints"}).topics == ("t",)
     for wrong in ({"maxoffsetspertrigger": "0"}, {"group": "g", "endingTimestamp": "5"}, {"pollIntervalMs": "-1"}):
         with pytest.raises(InvalidConfigError):
             column_options({**BASE, **wrong})

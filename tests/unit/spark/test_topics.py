@@ -142,6 +142,8 @@ def test_other_mistakes_of_a_schema_are_named(store: Store) -> None:
     assert create_topic(store, "t", frame("id bigint"), exist_ok=True).name == "t"
     with pytest.raises(TopicExistsError, match="another schema"):
         create_topic(store, "t", frame("id string"), exist_ok=True)
+    assert create_topic(store, "records", frame("key string, value string")).key is None
+    assert create_topic(store, "typed", frame("key string, value string"), key="key").key == "key"
 
 
 def test_a_write_creates_a_topic_only_if_it_is_missing(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Which queries run in the database that all calls share."""
+"""Which queries run in the database that all calls share, and what runs alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import duckdb
 import pytest
 
 from txnstore.sql.statements import is_plain
+from txnstore.store import create
 
 #: Table functions of DuckDB that neither list nor change what a database contains, except for files.
 HARMLESS = frozenset(
@@ -52,3 +53,8 @@ def test_a_query_with_similar_words_is_plain(query: str) -> None:
 def test_a_listing_behind_a_comment_is_found(query: str) -> None:
     """Comments nest, and their signs may stand in a text: with any of them the word alone counts."""
     assert not is_plain(query, [])
+
+
+def test_a_query_that_runs_alone_has_its_parameters(memory_store_url: str) -> None:
+    with create(memory_store_url) as store:
+        assert store.sql("SELECT current_setting('TimeZone'), ?", params=[1]).fetchall() == [("UTC", 1)]

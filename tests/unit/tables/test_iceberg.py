@@ -129,6 +129,14 @@ def test_many_small_manifests_are_joined_and_their_files_stay_those_of_their_sna
     assert len(statuses) == 63
 
 
+def test_the_other_files_of_a_manifest_that_loses_one_were_there_before() -> None:
+    """An engine that reads what a snapshot has added must not read them again."""
+    (group,) = next_groups([], [_data_file(1), _data_file(2)], (), 1, 1)
+    (changed,) = next_groups([_written(group, 1)], [], ("d1",), 2, 2)
+    statuses = {entry.file.path: (entry.status, entry.snapshot_id) for entry in changed.entries}
+    assert statuses == {"d1": (Status.DELETED, 2), "d2": (Status.EXISTING, 1)}
+
+
 def test_metadata_is_read_as_it_was_written() -> None:
     columns = TableColumns((*leading_columns().fields, {"id": 12, "name": "a", "required": False, "type": "int"}))
     metadata = TableMetadata("id", "s3://b/t", "t", (leading_columns(), columns), updated=5)

@@ -408,7 +408,7 @@ def _find_in_open_txn(partition: Partition, producer: ProducerIdentity, batch: N
     all of them are sent again (SEQ-03, REC-01).
     """
     first_offset = partition.open_txns.get(producer.producer_id)
-    if first_offset is None or producer.transactional_id is None:
+    if first_offset is None:
         return None
     for log_batch in partition.batches.overlapping(first_offset, partition.high_watermark):
         if _is_batch(log_batch, producer, batch):

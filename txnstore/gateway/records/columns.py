@@ -280,9 +280,7 @@ class _Records:
         header_counts = cursor.numbers()
         room = ends - cursor.positions
         # A header has at least two bytes.
-        cursor.is_broken |= (
-            (lengths < 0) | (header_counts < 0) | np.where(header_counts == 0, room != 0, 2 * header_counts > room)
-        )
+        cursor.is_broken |= (header_counts < 0) | np.where(header_counts == 0, room != 0, 2 * header_counts > room)
         header_counts[cursor.is_broken] = 0
         #: Rows of batches with too many headers.
         self._has_too_many_headers = np.repeat(
