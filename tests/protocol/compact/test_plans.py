@@ -24,7 +24,7 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.retention import MAX_PLANS
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic
 from txnstore.core.log.commands import Append
-from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.model import Batch, Layout, Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -378,6 +378,7 @@ def test_conversion_that_changes_a_value_is_refused() -> None:
     """The sums of what is read are those from before the conversion."""
     times = pa.table({"t": pa.array([1_000_001], pa.timestamp("us"))})
     topic = CatalogTopic("t", "id", 1, schema_to_text(pa.schema([("t", pa.timestamp("ms")), ("b", pa.string())])))
+    assert Columns.of_segments(topic, Layout.MERGED, conserves=True).conserves
     columns = Columns(topic, ["_offset", "t", "b"], conserves=True)
     segment = Segment("topics/t/0/1.parquet", "parquet", 10, "0" * 64, 1)
     part = Slice(TopicPartition("t", 0), Batch(0, 1, 1, segment, 1, 1), 0, 1)

@@ -106,6 +106,18 @@ def test_retention_stops_at_an_open_transaction(store: Store, clock: ManualClock
     assert (values(store), store.offsets("t", 0).log_start) == ([], store.offsets("t", 0).high_watermark)
 
 
+def test_retention_ends_an_abandoned_transaction(store: Store, clock: ManualClock) -> None:
+    store.alter_topic("t", config={"retention.ms": 1})
+    producer = store.producer("open", 10.0)
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=0, timestamp=clock())
+    producer.flush()
+    send(store, clock, b"b")
+    clock.advance(60_000)
+    assert store.retain().records == 2
+    assert store.offsets("t", 0).log_start == store.offsets("t", 0).high_watermark
+
+
 def test_aborted_records_count_and_go(store: Store, clock: ManualClock) -> None:
     """RET-12: a head of aborted records and markers does not stop a retention."""
     abort(store, [b"x", b"y"])

@@ -55,6 +55,8 @@ def test_a_log_is_shown_with_its_markers_in_order(store: Store) -> None:
     assert (dumped.log_start, dumped.last_stable, dumped.high_watermark) == (0, 6, 7)
     assert (dumped.limited, dumped.deleted) == (False, 0)
     batch, marker = dumped.lines[1:3]
+    assert batch.appended_at is not None
+    assert [marker.min_timestamp, marker.max_timestamp, marker.appended_at] == [batch.appended_at] * 3
     assert (marker.producer_id, marker.epoch) == (batch.producer_id, (batch.epoch or 0) + 1)
     assert (batch.base_sequence, batch.last_sequence, batch.records) == (0, 1, 2)
     assert marker.coordinator == batch.coordinator is not None

@@ -50,6 +50,7 @@ def _sync(store: Store, topic: str = "t") -> tuple[str, ...]:
     assert table_rows(store, topic) == scanned(store, topic, newest(store))
     checked = store.tables.check(deep=True)
     assert (checked.problems, checked.skipped) == ((), "")
+    assert newest(store).tables[topic].bytes == state_of(store, topic).files.size
     return next((change.operations for change in report.changes if change.topic == topic), ())
 
 

@@ -401,3 +401,11 @@ def test_a_walk_through_all_partitions_decodes_each_group_once(monkeypatch: pyte
         decode_all(chain.state)
         chain.submit(DropObjects(("topics/t/0/other.parquet",)))
         assert decoded == [*range(10)] * 2
+
+
+def test_arrow_is_imported_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt in the middle of an import would leave the lock of all imports acquired."""
+    loaded: list[str] = []
+    monkeypatch.setattr(index, "load", loaded.append)
+    index._arrow()
+    assert loaded == ["pyarrow.parquet"]

@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 from tests.helpers.shell import in_threads
+from txnstore.chain.committer import rendezvous as module
 from txnstore.chain.committer.channel import Channel
 from txnstore.chain.committer.rendezvous import Listener, Met, UnixSockets, default_folder, rendezvous
 
@@ -211,6 +213,20 @@ def test_a_link_to_a_folder_is_not_used(host: Host, folder: Path) -> None:
     folder.symlink_to(target)
     assert host.sockets.meet(NAME, host.served.put) is None
     assert list(target.iterdir()) == []
+
+
+def test_a_process_without_threads_leaves_no_socket_open(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+
+    def refuse(work: Any, _: str) -> None:
+        made.append(work.func.__self__._socket)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "start", refuse)
+        assert host.sockets.meet(NAME, host.served.put) is None
+    assert [each.fileno() for each in made] == [-1]
+    host.listen()
 
 
 def test_a_folder_that_cannot_be_made_is_not_used(host: Host, folder: Path) -> None:

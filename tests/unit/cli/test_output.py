@@ -63,3 +63,11 @@ def test_wide_row_is_not_truncated_without_a_terminal(capsys: pytest.CaptureFixt
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "xxx" in line]
     assert "x" * 500 in line
     assert line.rstrip().endswith("end")
+
+
+def test_numbers_are_aligned_to_the_right_and_flags_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows([{"number": 7, "is open": True, "text": "x"}], ["number", "is open", "text"])
+    title, row = (line for line in capsys.readouterr().out.splitlines() if "number" in line or "7" in line)
+    assert row.index("7") == title.index("number") + len("number") - 1
+    assert row.index("yes") == title.index("is open")
+    assert row.index("x") == title.index("text")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import click
+import pyarrow as pa
 import pytest
 
-from txnstore.cli.commands.produce import _abort_interrupted, _SentRecords
+from txnstore.cli.commands.produce import _abort_interrupted, _input_format, _SentRecords
 from txnstore.errors import StorageError, StorageRefusedError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
@@ -25,6 +27,19 @@ class _Failing(MemoryStore):
         if self.reading is not None:
             raise self.reading
         return super().get(key, start, end)
+
+
+@pytest.mark.parametrize(
+    ("form", "key_field", "separator"), [("text", None, None), (None, "id", None), (None, None, ":")]
+)
+def test_options_for_keys_are_refused_where_a_schema_has_a_key(
+    form: str | None, key_field: str | None, separator: str | None
+) -> None:
+    store = create_on(MemoryStore())
+    topic = store.create_topic("t", schema=pa.schema([("id", pa.int64())]), key="id")
+    assert _input_format(topic, "json", None, None).schema is not None
+    with pytest.raises(click.UsageError, match="its key is a column"):
+        _input_format(topic, form, key_field, separator)
 
 
 _REFUSED = StorageRefusedError("it is away.")

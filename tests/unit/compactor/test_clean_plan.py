@@ -37,8 +37,10 @@ def test_a_partition_is_due_above_the_ratio() -> None:
     forced = plan_clean(TP, half, _config(), NOW, force=True)
     assert forced is not None
     assert (forced.dirty_ratio, forced.clean_until, len(forced.removed)) == (0.5, 2, 2)
-    more = plan_clean(TP, _log(_batch(0), _batch(1, size=101), clean_until=1), _config(), NOW)
+    log = replace(_log(_batch(0), _batch(1, size=101), clean_until=1), revision=3)
+    more = plan_clean(TP, log, _config(), NOW)
     assert more is not None
+    assert more.revision == 3
 
 
 def test_nothing_new_is_never_due() -> None:

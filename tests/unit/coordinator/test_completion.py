@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from tests.harness.executors import DeferredExecutor
-from txnstore.chain.principals import asking, asking_principal
+from txnstore.chain.principals import asking, asking_principal, with_principal
 from txnstore.connection import Connection
 from txnstore.coordinator.completion import Completions
 from txnstore.core.authorization.model import ANONYMOUS
@@ -25,3 +27,14 @@ def test_work_that_a_caller_runs_is_asked_for_by_the_process() -> None:
         completions.wait_for("orders")
     assert asked == [ANONYMOUS]
     assert executor.run_all() == 0
+
+
+def test_work_in_another_thread_is_asked_for_by_the_same_client() -> None:
+    def ask() -> str:
+        return asking_principal(ANONYMOUS)
+
+    with asking("User:alice"):
+        work = with_principal(ask)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(work).result() == "User:alice"
+        assert thread.submit(with_principal(ask)).result() == ANONYMOUS

@@ -9,7 +9,12 @@ import pytest
 
 from tests.helpers.chains import Cluster
 from txnstore.core.invariants.check import check, check_step, check_view
-from txnstore.core.invariants.fences import FENCE_ACROSS, FENCE_INVARIANTS, FENCE_STEPS
+from txnstore.core.invariants.fences import (
+    FENCE_ACROSS,
+    FENCE_INVARIANTS,
+    FENCE_STEPS,
+    open_data_is_of_the_topic_of_its_transaction,
+)
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.model import Fence, Map, TopicPartition
 from txnstore.core.state import State
@@ -105,6 +110,8 @@ def test_open_data_in_another_topic_of_the_name_is_found(cluster: Cluster) -> No
     elsewhere = replace(zero, transactions=zero.transactions.insert(cluster.name, named))
     names = {violation.name for violation in check_view(View((elsewhere, one)))}
     assert "open_data_is_of_the_topic_of_its_transaction" in names
+    own = replace(elsewhere, partitions=one.partitions)
+    assert list(open_data_is_of_the_topic_of_its_transaction(View((own, replace(one, partitions=Map()))))) == []
 
 
 def test_a_deleted_topic_that_takes_records_is_found(cluster: Cluster) -> None:

@@ -57,3 +57,9 @@ def test_each_step_has_who_asked_for_it() -> None:
         ("COMMIT(PID)", "User:a", 1),
         ("COMMITTED", "User:b", 0),
     ]
+
+
+def test_an_instance_whose_predecessor_is_deleted_has_fenced_it() -> None:
+    init = ProducerInitialized(producer_id=1, epoch=3, transactional_id="id", timeout_ms=1)
+    steps = steps_of("id", {0: [HistoryEntry(0, 7, 1_000, "writer", [init])]})
+    assert [(step.step, step.epoch) for step in steps] == [("FENCED", 2), ("INIT", 3)]

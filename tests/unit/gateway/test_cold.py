@@ -132,6 +132,22 @@ def test_ten_consumers_of_a_large_segment_read_its_bytes_once(
     assert size < 1.2 * batch.segment.size  # Blocks with checksums are fetched whole.
 
 
+def test_only_what_was_read_last_is_kept_if_it_is_larger_than_what_may_be(store: Store) -> None:
+    tps = TopicPartition("t", 0), TopicPartition("t", 1)
+    for tp in tps:
+        commit(store, random_values(2, 100_000), partition=tp.partition)
+    reads(store)
+
+    async def in_turn(gateway: Gateway) -> None:
+        counts = []
+        for tp in (*tps, tps[1], tps[0]):
+            await gateway.stretch(0, tp=tp)
+            counts.append(len(reads(store)[0]))
+        assert counts == [1, 1, 0, 1]
+
+    run(store, in_turn, size=1)
+
+
 def test_readers_in_step_read_a_segment_once_that_is_larger_than_what_is_kept(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

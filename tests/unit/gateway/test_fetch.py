@@ -184,6 +184,16 @@ def test_a_marker_takes_the_room_of_its_own_batch(store: Store) -> None:
     run(store, scenario)
 
 
+def test_the_number_of_a_session_is_a_positive_int32(store: Store) -> None:
+    async def scenario(consumer: Consumer, _: Freshness) -> None:
+        for _number in range(32):
+            consumer.session = consumer.epoch = 0
+            await consumer.fetch([(0, 0)])
+            assert 0 < consumer.session < 2**31
+
+    run(store, scenario)
+
+
 def test_an_error_of_a_session_names_no_session(store: Store) -> None:
     async def scenario(consumer: Consumer, _: Freshness) -> None:
         await consumer.fetch([(0, 0)])

@@ -173,3 +173,13 @@ def test_a_change_between_two_waits_is_not_missed(tmp_path: Path) -> None:
         assert await freshness.wait_for_change(view, [U], 240)
 
     run(store, scenario)
+
+
+def test_a_poller_ends_when_no_request_waits_any_more(tmp_path: Path) -> None:
+    async def scenario(freshness: Freshness) -> None:
+        with freshness.waiting():
+            poller = freshness._poller
+        assert poller is not None
+        await poller
+
+    run(txnstore.create(str(tmp_path)), scenario)

@@ -126,6 +126,15 @@ def test_times_outside_the_years_1_to_9999_are_refused_at_any_depth(store: Store
         assert len(consumer.poll(0)) == 1
 
 
+def test_keys_of_maps_outside_of_the_rows_are_not_sent(store: Store) -> None:
+    keys = pa.concat_arrays([FAR_DAY, pa.array([0], pa.int32()).cast(pa.date32()), FAR_DAY])
+    column = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), keys, pa.array([1, 2, 3]))
+    store.create_topic("t", schema=pa.schema([("x", column.type)]))
+    with store.producer() as producer:
+        producer.send_table("t", pa.table({"x": column}).slice(1, 1)).result()
+    assert store.scan("t").to_table()["x"].to_pylist() == [[(dt.date(1970, 1, 1), 2)]]
+
+
 def test_first_and_last_day_are_accepted(store: Store) -> None:
     store.create_topic("t", schema=pa.schema([("x", pa.list_(pa.date32()))]))
     with store.producer() as producer:

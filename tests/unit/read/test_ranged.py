@@ -420,7 +420,7 @@ def test_bytes_that_were_not_fetched_cannot_be_read() -> None:
 
     assert read(12, 5) == b"23456"
     assert read(50, 3) == b"abc"
-    assert (read(100, 5), read(200, 5)) == (b"", b"")
+    assert (read(100, 5), read(200, 5), read(50, 0)) == (b"", b"", b"")
     for start, size in ((0, 5), (9, 2), (15, 10), (53, 1), (50, -1)):
         with pytest.raises(OSError, match="were not fetched"):
             read(start, size)

@@ -140,6 +140,8 @@ def test_a_stream_may_end(store: Store) -> None:
     end = read.position_after(read.initial_position())
     assert end.end == {A: 4, B: 0}
     assert read.position_after(end) is end
+    empty = stream(store, endingOffsets='{"0": 0}')
+    assert empty.position_after(empty.initial_position()).end == {A: 0, B: 0}
 
 
 def test_available_now_ends_at_what_there_was(store: Store, clock: ManualClock) -> None:
@@ -275,6 +277,16 @@ def test_a_plan_after_a_commit_is_of_the_same_view_as_its_logs(store: Store) -> 
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
+
+
+@ONE_CHAIN
+def test_a_commit_of_a_group_is_one_entry_after_one_look(store: Store) -> None:
+    read = stream(store, group="etl")
+    position = read.position_after(read.initial_position(), 4)
+    connection_of(store).counts.reset()
+    read.commit(position)
+    counts = connection_of(store).counts.snapshot()
+    assert (counts.requests, counts.get, counts.put_if_absent) == (2, 1, 1)
 
 
 def test_a_group_does_not_get_offsets_of_a_deleted_topic(store: Store, clock: ManualClock) -> None:

@@ -12,13 +12,14 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import txnstore
 from tests.helpers.connections import connection_of
+from txnstore.core.log.model import NewBatch, Segment
 from txnstore.errors import InvalidConfigError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.spark import tables
 from txnstore.spark.failures import line_first
 from txnstore.spark.options import read_options, sink_options, write_options
 from txnstore.spark.source import TxnStoreSource
 from txnstore.spark.versions import HAS_ADMISSION_CONTROL, check_options
-from txnstore.spark.writes.writer import check_no_table, find_topics
+from txnstore.spark.writes.writer import check_no_table, find_topics, topics_to_write, with_min_upload_time
 from txnstore.store import Store
 
 #: The options that Spark gives at ``CREATE TABLE t USING txnstore OPTIONS (…)``, in 4.0 to 4.3.
@@ -106,6 +107,21 @@ def test_system_columns_are_read_or_left_out(store: Store) -> None:
     assert columns(systemColumns="ignore", columns="_offset,value") == "`_offset` bigint, `value` binary"
     with pytest.raises(InvalidConfigError, match="systemColumns must be 'include' or 'ignore', not 'drop'"):
         read_options({"path": "p", "topic": "t", "systemColumns": "drop"})
+
+
+def test_rows_are_written_to_the_topic_of_the_options_or_to_those_that_they_name(store: Store) -> None:
+    store.create_topic("u")
+    view = connection_of(store).view()
+    schema = StructType().add("value", StringType())
+    assert list(topics_to_write(view, "t", schema)) == ["t"]
+    assert sorted(topics_to_write(view, None, schema.add("_topic", StringType()))) == ["t", "u"]
+
+
+def test_a_segment_is_not_older_than_the_job_that_wrote_it() -> None:
+    """A vacuum deletes old uploads; the clock of a worker may be behind."""
+    segment = Segment("topics/t/0/a.parquet", "parquet", 1, "00", 1)
+    batches = [NewBatch("t", 0, segment, 0, 0, uploaded_at=at) for at in (None, 4, 6)]
+    assert [each.uploaded_at for each in with_min_upload_time(batches, 5)] == [5, 5, 6]
 
 
 @pytest.mark.parametrize("parse", [write_options, sink_options])

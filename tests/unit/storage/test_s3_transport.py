@@ -20,7 +20,7 @@ from txnstore.errors import (
 from txnstore.storage.registry import open_store
 from txnstore.storage.s3 import obstore as s3_obstore
 from txnstore.storage.s3.errors import Kind, NotSecureError, NotSentError, map_s3_error
-from txnstore.storage.s3.obstore import endpoint_of, translate_error
+from txnstore.storage.s3.obstore import ObstoreRequests, endpoint_of, translate_error
 from txnstore.storage.s3.store import S3Store
 
 #: An address without a server: a request fails, and the transport has been chosen.
@@ -46,8 +46,27 @@ def test_installed_obstore_is_used_and_named(caplog: pytest.LogCaptureFixture) -
     with pytest.raises(StorageError):
         store.get("a")
     assert (store.transport, repr(store)) == ("obstore", "S3Store('s3://bucket/root' by obstore)")
+    assert store.bucket_settings().transport == "obstore"
     assert "S3 requests go through obstore" in caplog.text
     store.close()
+
+
+def test_obstore_has_a_store_for_each_size_of_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time limit is that of a body of the size, in MiB; a store keeps its connections."""
+    made: list[int] = []
+    make = ObstoreRequests._make_store
+
+    def noted(self: ObstoreRequests, credentials: Any, mib: int) -> Any:
+        made.append(mib)
+        return make(self, credentials, mib)
+
+    monkeypatch.setattr(ObstoreRequests, "_make_store", noted)
+    store = S3Store("bucket", storage_options={**NOWHERE, "transport": "obstore"})
+    for size in (1, 1, 3 << 20, 3 << 20):
+        with pytest.raises(StorageError):
+            store.put("a", bytes(size))
+    store.close()
+    assert made == [1, 4]
 
 
 def test_option_names_the_transport(transport: str) -> None:

@@ -15,7 +15,17 @@ from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
-from txnstore.tables.plan import DIRECT, Bounds, PartitionPlan, Step, Tail, WrittenFiles, plan_partition, plan_steps
+from txnstore.tables.plan import (
+    DIRECT,
+    Bounds,
+    PartitionPlan,
+    Step,
+    Tail,
+    WrittenFiles,
+    _parts_outside,
+    plan_partition,
+    plan_steps,
+)
 
 TP = TopicPartition("t", 0)
 ROOT = "s3://bucket/"
@@ -280,3 +290,9 @@ def test_only_objects_of_one_batch_with_offsets_are_used_where_they_are() -> Non
     assert not is_used(explicit_offsets=False)
     assert not is_used(rows=5)
     assert not is_used(first_byte=0)
+
+
+def test_parts_outside_of_single_offsets() -> None:
+    (part,) = whole(batch(5, 9, 4, "merged"))
+    outside = [[(each.start, each.limit) for each in _parts_outside(part, [(at, at)])] for at in (4, 5, 8, 9)]
+    assert outside == [[(5, 9)], [(6, 9)], [(5, 8)], [(5, 9)]]

@@ -31,6 +31,7 @@ _SQL = {
     "time_ns '01:02:03.123456789'": "01:02:03.123456789",
     "interval '1 year 2 months -3 days 04:05:06.789'": "1 year 2 months -3 days 04:05:06.789",
     "interval '-14 months -1 days -04:05:06'": "-1 year -2 months -1 day -04:05:06",
+    "interval '24 months'": "2 years",
     "interval '0 days'": "00:00:00",
     "[timestamp '290000-01-01', null]": ["290000-01-01T00:00:00", None],
     "[[date '2020-01-01'], null, []]": [["2020-01-01"], None, []],
