@@ -49,7 +49,7 @@
     │   ├── ReadOnlyError                  caller     a write to a store opened with read_only=True
     │   ├── UnsupportedFormatError         fatal      written by a newer txnstore
     │   ├── UnsafeStorageError             fatal      the storage created a name twice
-    │   ├── SnapshotExpiredError           caller     a vacuum has deleted what an old snapshot needs
+    │   ├── SnapshotExpiredError           caller     a vacuum or an erasure has deleted what it needs
     │   ├── UnsoundStoreError              caller     a vacuum was refused: damage, or chains of another store
     │   ├── ReentrantCallError             caller     a signal handler used the store during a call of its thread
     │   └── CorruptionError                fatal      names the object and what was expected
@@ -452,7 +452,7 @@ class UnsafeStorageError(StoreError):
 
 
 class SnapshotExpiredError(StoreError):
-    """A vacuum has deleted entries or segments that a pinned or earlier snapshot needs. The store is sound."""
+    """A vacuum, or an erasure, has deleted what a pinned or earlier snapshot needs. The store is sound."""
 
     advice = "Take a newer snapshot; to keep them longer, run every vacuum with a larger --older-than and --history."
 

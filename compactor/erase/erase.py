@@ -29,13 +29,14 @@ from txnstore.compactor.vacuum.history import delete_objects
 from txnstore.compactor.vacuum.soundness import check_no_others
 from txnstore.compactor.vacuum.vacuum import SWEEP_MS, removed_before, sweep_temporary_files
 from txnstore.connection import Connection
-from txnstore.coordinator.copies import copy_all, has_stale_copies
+from txnstore.coordinator.copies import has_stale_copies
+from txnstore.coordinator.recovery import recover
 from txnstore.core.authorization.rights import erase_records_of
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.released import entry_released_at
 from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.maintenance import DropObjects
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, items_of
 from txnstore.core.view import View
 from txnstore.errors import (
     CompactionConflictError,
@@ -198,15 +199,14 @@ class _Erasure:
         raise CompactionConflictError(msg)
 
     def _current_view(self) -> View:
-        """The newest view, in which transactions are ended that their producers have abandoned."""
+        """The newest view, after what producers and administrators have abandoned was ended."""
         connection = self._connection
         view = connection.view()
-        if has_stale_copies(view):  # A deleted topic, whose objects a chain that does not know it yet still names.
-            copy_all(connection.chains)
-        producers = {
-            producer for state in view.states for _, log in state.partitions.items() for producer in log.open_txns
-        }
-        connection.end_abandoned(producers)
+        logs = (log for state in view.states for _, log in items_of(state.partitions))
+        # A chain with an old copy of the catalog still names objects of a deleted topic.
+        if not has_stale_copies(view) and not any(log.open_txns for log in logs):
+            return view
+        recover(connection.chains, connection.coordinator)
         return connection.view(refresh=False)
 
     def _follow_topic(self, view: View) -> None:

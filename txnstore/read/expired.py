@@ -45,7 +45,7 @@ def judge_missing_segment(connection: Connection, error: TxnStoreError) -> TxnSt
     if any(batch.segment.key == not_found.key for log in logs for batch in log.batches):
         return error
     msg = (
-        f"segment {not_found.key} of {not_found.tp} was deleted by a vacuum: a compaction, a retention or the "
-        "deletion of the topic has dropped it since this snapshot was taken"
+        f"segment {not_found.key} of {not_found.tp} was deleted by a vacuum or an erasure: a compaction, a retention, "
+        "an erasure or the deletion of the topic has dropped it since this snapshot was taken"
     )
     return SnapshotExpiredError(msg)

@@ -338,7 +338,7 @@ def missing_segment(tp: TopicPartition, segment: Segment) -> CorruptionError:
         expected = f"{segment.object} was expected to have its {segment.size} bytes from byte {segment.first_byte} on"
     msg = (
         f"segment {segment.key} of {tp} is missing: {expected}. If this is an old "
-        "snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
+        "snapshot, a vacuum or an erasure may have deleted the segment, because only old snapshots refer to it"
     )
     return CorruptionError(msg)
 

@@ -25,6 +25,7 @@ from tests.helpers.tables import EngineObjects, newest, scanned, state_of, table
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.core.authorization.model import CLUSTER, Acl
 from txnstore.core.model import TopicPartition
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     ClusterAuthorizationError,
     CompactionConflictError,
@@ -242,6 +243,28 @@ def test_an_expired_transaction_is_ended_first(store: Store, clock: ManualClock)
     clock.advance(3_600_000)
     assert store.erase("t", key=SECRET, prove=True).traces == ()
     assert rows(store, isolation="read_uncommitted") == []
+
+
+def test_a_decided_transaction_is_completed_first(clock: ManualClock) -> None:
+    """Its producer has died between the decision and the markers in the other chains."""
+    completed = 0
+    for number in range(1, 12):
+        bucket = EngineObjects(clock)
+        new_store(clock, bucket, chains=3).create_topic("t", partitions=2)
+        faults = FaultStore(bucket, no_faults)
+        producer = open_on(faults, runtime=runtime(clock)).producer("w")
+        producer.begin_transaction()
+        for partition in range(2):
+            producer.send("t", b"v", key=SECRET, partition=partition)
+        faults.plan = crash_at(len(faults.requests) + number)
+        with suppress(SimulatedCrash):
+            producer.commit_transaction()
+        survivor = open_on(bucket, runtime=runtime(clock))
+        if survivor.transaction("w").state is TxnState.PREPARE_COMMIT:
+            completed += 1
+            assert survivor.erase("t", key=SECRET, prove=True).traces == ()
+            assert survivor.verify(deep=True).ok
+    assert completed > 0
 
 
 def test_committed_records_behind_an_open_transaction_are_erased(store: Store, clock: ManualClock) -> None:

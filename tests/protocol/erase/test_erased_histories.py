@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.harness.readers.history import READS, DifferenceError, History, Publication, Step
+from tests.harness.readers.history import CHANGES, READS, DifferenceError, History, Publication, Step
 from tests.harness.readers.model import Rec, Topic
 from tests.harness.readers.run import _DOES, drawn
 from tests.helpers.compaction import lose_leases
@@ -162,6 +162,31 @@ def run(seed: int, count: int = 26) -> int:
         finally:
             history.close()
     return erasures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_scans_and_consumers_read_on_beside_erasures(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They show what was there before, or after; a query that is running may fail, as beside a vacuum."""
+    monkeypatch.setitem(CHANGES, "erase", erase)
+    rng, reads = random.Random(f"beside {seed}"), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BlockedReadWarning)
+        history = History(seed)
+        for place, step in enumerate(step for step in drawn(seed) if step.name in _DOES):
+            history.take(step, _DOES[step.name])
+            if place > 5:
+                name, at = rng.choice(["consume", "consume", "scan"]), rng.choice([1, 2, 3, 4, 6, 9])
+                # With a second step, so that a reader may look between two entries.
+                read = Step(600 + place, name, rng.getrandbits(32), ("erase", "checkpoint"), at)
+                try:
+                    history.take(read, READS[name])
+                except DifferenceError as error:
+                    if name == "consume" or not isinstance(error.__cause__, SnapshotExpiredError):
+                        raise
+                reads += history.coverage.pairs[name, "erase"] > 0
+        history.close()
+    assert reads > 0
 
 
 @pytest.mark.slow
