@@ -32,6 +32,8 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 _CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 #: What a log line says, and how an object shows itself, decides nothing.
 _SHOWN = frozenset({"__repr__", "__str__"})
+#: Arguments that only refuse what correct code does not do, or save memory: lengths that differ, an assignment.
+_GUARDS = frozenset({"strict", "frozen", "slots"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Fault:
     Attributes:
         kind: ``operator``, ``condition``, ``bound``, ``statement`` or ``argument``.
         line: The line that it changes.
+        first: The first line of the statement.
+        last: The last line of the statement, without its body.
         start: The first character of the text that it replaces.
         end: The character after that text.
         before: The text that it replaces.
@@ -49,6 +53,8 @@ class Fault:
 
     kind: str
     line: int
+    first: int
+    last: int
     start: int
     end: int
     before: str
@@ -71,6 +77,8 @@ class _Faults(ast.NodeVisitor):
     def __init__(self, source: str) -> None:
         self.faults: list[Fault] = []
         self._source = source
+        #: The lines of the innermost statement around the node, without its body.
+        self._statement = (0, 0)
         # Positions of nodes are counted in bytes of UTF-8.
         self._lines = [line.encode() for line in source.splitlines(keepends=True)]
         self._starts = [0]
@@ -88,7 +96,18 @@ class _Faults(ast.NodeVisitor):
         if isinstance(node, ast.expr):
             after = f"({after})"
         if " ".join(before.split()) != after:
-            self.faults.append(Fault(kind, node.lineno, start, end, before, after))
+            self.faults.append(Fault(kind, node.lineno, *self._statement, start, end, before, after))
+
+    def visit(self, node: ast.AST) -> None:
+        around = self._statement
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            assert node.end_lineno is not None
+            last = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
+            first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
+            self._statement = (first, last)
+        super().visit(node)
+        self._statement = around
 
     # What holds no behaviour ------------------------------------------------------------------------------------------
 
@@ -173,10 +192,14 @@ class _Faults(ast.NodeVisitor):
         if isinstance(node.func, ast.Name) and node.func.id in _CALLED:
             self._add("operator", node.func, _CALLED[node.func.id])
         for number, keyword in enumerate(node.keywords):
-            if keyword.arg is not None:
+            if keyword.arg is not None and keyword.arg not in _GUARDS:
                 keywords = node.keywords[:number] + node.keywords[number + 1 :]
                 self._add("argument", node, ast.unparse(ast.Call(node.func, node.args, keywords)))
         self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg not in _GUARDS:
+            self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Constant) or _is_log(node.value):

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from coverage import CoverageData
 
+from tests.harness.mutation.faults import Fault
+
 ROOT = Path(__file__).resolve().parents[3]
 #: The folders of the product. ``txnstore/testing`` is for tests.
 PRODUCT = ("txnstore", "catalog", "compactor", "cli")
 TESTS = ("tests/unit", "tests/protocol", "tests/kafka")
 _KEPT = ROOT / "build" / "mutation"
-#: A statement of more lines than this is reached where its first line is.
-_LONGEST = 12
 
 
 def product_files() -> list[Path]:
@@ -39,15 +39,15 @@ class Reach:
 
     data: CoverageData
 
-    def tests(self, file: Path, line: int) -> list[str]:
-        """The tests that reach a line, the most likely to notice a fault first.
+    def tests(self, file: Path, fault: Fault) -> list[str]:
+        """The tests that reach the line of a fault, or else its statement, the most likely to notice it first.
 
         These are the tests in files of the module's name; then one test of each file, another of each, and so on, and
         those first that reach the fewest lines of the product. A line that runs when its module is imported belongs to
         all tests that reach the module.
         """
         contexts = self._contexts.get(str(file), {})
-        for reached in range(line, max(0, line - _LONGEST), -1):
+        for reached in (fault.line, *range(fault.first, fault.last + 1)):
             if reached in contexts:
                 tests = _tests_of(contexts[reached]) or {test for each in contexts.values() for test in _tests_of(each)}
                 return self._in_order(tests, file)

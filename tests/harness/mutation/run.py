@@ -72,7 +72,7 @@ def drawn(seed: int, count: int, reach: Reach) -> tuple[list[Mutant], int]:
     unreached = 0
     while len(mutants) < count and (kinds := [kind for kind in sorted(by_kind) if by_kind[kind]]):
         file, fault = by_kind[rng.choice(kinds)].pop()
-        tests = reach.tests(file, fault.line)
+        tests = reach.tests(file, fault)
         if tests:
             mutants.append(Mutant(file, fault, tests))
         else:

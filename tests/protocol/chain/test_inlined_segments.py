@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -27,8 +28,10 @@ from tests.helpers.compaction import (
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store, inlined, payloads, requests
 from tests.helpers.keys import FixedRuntime
+from tests.helpers.sessions import inlined as inlined_batch
 from txnstore.chain.payload import decode_entry, payload_of
-from txnstore.core.model import TopicPartition
+from txnstore.core.log.commands import Append
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.errors import ProducerFencedError, UnknownOutcomeError
 from txnstore.storage.counting import CountingStore
@@ -300,6 +303,29 @@ def test_a_writer_recognises_its_entry_after_its_payload_was_deleted(
         txn.send("t", b"third", partition=0)
     assert values(store) == [b"slept", b"second", b"third"]
     assert store.verify(deep=True).violations == ()
+
+
+def test_an_append_whose_payload_was_deleted_while_its_answer_was_awaited_is_written_once(
+    store: Store, clock: ManualClock, objects: MemoryStore
+) -> None:
+    """Nothing else would recognise it: it has no producer."""
+    UNREADABLE.active = False
+
+    def sleep(_: float) -> None:
+        if UNREADABLE.active:
+            UNREADABLE.active = False
+            commit(store, [b"second"])
+            store.compact()
+            clock.advance(DAY_MS)
+            store.vacuum()
+            assert payloads(objects) == {}
+
+    sleeper = open_on(FaultStore(objects, UNREADABLE), runtime=replace(runtime(clock), sleep=sleep))
+    segment = inlined_batch(T0, -1, "slept")
+    UNREADABLE.active = True
+    connection_of(sleeper).submit(Append(ProducerIdentity(), (segment,)))
+    assert not UNREADABLE.active
+    assert values(store) == [b"slept", b"second"]
 
 
 # Formats and readers --------------------------------------------------------------------------------------------------

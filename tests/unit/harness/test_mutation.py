@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from coverage import CoverageData
 
-from tests.harness.mutation.faults import faults_of
+from tests.harness.mutation.faults import Fault, faults_of
 from tests.harness.mutation.reach import ROOT, Reach, product_files
 from tests.harness.mutation.run import Mutant, drawn, outcomes
 
@@ -41,6 +41,17 @@ def test_each_kind_of_fault_is_found() -> None:
         ("statement", 'raise ValueError(f"{a + 1} is too much")', "pass"),
     } <= faults
     assert not any("said" in before or "Nor" in before for _, before, _ in faults)
+
+
+def test_what_only_guards_against_wrong_code_is_left_alone() -> None:
+    source = "@dataclass(frozen=True, slots=True, order=True)\nclass A:\n    pairs = list(zip(a, b, strict=True))\n"
+    assert {fault.after for fault in faults_of(source)} == {"(dataclass(frozen=True, slots=True))", "(False)"}
+
+
+def test_a_fault_knows_the_lines_of_its_statement() -> None:
+    source = "if (\n    a\n    and b\n):\n    c(\n        1,\n    )\n"
+    lines = {(fault.before, fault.line, fault.first, fault.last) for fault in faults_of(source)}
+    assert {("a\n    and b", 2, 1, 4), ("1", 6, 5, 7)} <= lines
 
 
 def test_a_fault_changes_its_text_and_nothing_else() -> None:
@@ -93,8 +104,22 @@ def test_tests_of_the_module_are_first_and_then_some_of_each_file() -> None:
     for test, size in sizes.items():
         data.set_context(f"tests/unit/{test}|run")
         data.add_lines({str(file): list(range(10, 10 + size))})
-    tests = [test.removeprefix("tests/unit/") for test in Reach(data).tests(file, 10)]
+    tests = [
+        test.removeprefix("tests/unit/")
+        for test in Reach(data).tests(file, Fault("bound", 11, 10, 12, 0, 1, "0", "(1)"))
+    ]
     assert tests == ["test_validation_b.py::test_1", "test_a.py::test_1", "test_b.py::test_1", "test_a.py::test_2"]
+
+
+def test_a_statement_that_no_test_reaches_has_none() -> None:
+    """The one before it, such as the head of its function, is another one."""
+    file = ROOT / "txnstore" / "validation.py"
+    data = CoverageData(no_disk=True)
+    data.set_context("tests/unit/test_a.py::test_1|run")
+    data.add_lines({str(file): [10, 12]})
+    for first, last, reached in ((11, 11, []), (11, 12, ["tests/unit/test_a.py::test_1"])):
+        fault = Fault("bound", 11, first, last, 0, 1, "0", "(1)")
+        assert Reach(data).tests(file, fault) == reached
 
 
 @pytest.mark.slow
