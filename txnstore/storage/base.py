@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnknownOutcomeError
 
 TEMPORARY = ".tmp-"
-"""The prefix of the names of the local backend's temporary files."""
+"""The prefix of the names of the local backend's temporary files: see :func:`is_temporary`."""
 
 MAX_KEY_BYTES = 1024
 """S3's limit for a key in UTF-8 bytes. S3 counts the store's prefix, too; :func:`check_key` does not."""
@@ -263,6 +263,15 @@ class Claim:
 # What backends share --------------------------------------------------------------------------------------------------
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a part of a key, or the name of a file, is that of a temporary file, of a live or a killed writer.
+
+    The one rule for them: no key has such a part, so neither a list nor a copy of a store has them, and a vacuum sweeps
+    them.
+    """
+    return name.startswith(TEMPORARY)
+
+
 def check_key(key: str) -> str:
     """Return the key if it is legal in every backend.
 
@@ -274,7 +283,7 @@ def check_key(key: str) -> str:
     """
     _check_text(key)
     for part in key.split("/"):
-        if part in ("", ".", "..") or part.startswith(TEMPORARY):
+        if part in ("", ".", "..") or is_temporary(part):
             raise StorageRefusedError(f"The object key {key!r} is not legal: a part of it is {part!r}.")
     return key
 

@@ -28,7 +28,15 @@ from txnstore.errors import (
     StorageRefusedError,
     UnsafeStorageError,
 )
-from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, is_legal_text
+from txnstore.storage.base import (
+    TEMPORARY,
+    ObjectInfo,
+    check_key,
+    check_prefix,
+    check_range,
+    is_legal_text,
+    is_temporary,
+)
 from txnstore.storage.os_errors import map_link_error, map_os_error, map_sync_error, not_a_folder
 
 #: Opens a folder only to identify it, without the permission to list it, where the system can do that.
@@ -360,7 +368,7 @@ class LocalStore:
         limit_ms = self.now_ms() - older_than_ms
         count = 0
         for folder, _, names in os.walk(self.root, followlinks=True):
-            for path in [os.path.join(folder, name) for name in names if name.startswith(TEMPORARY)]:
+            for path in [os.path.join(folder, name) for name in names if is_temporary(name)]:
                 try:
                     if os.stat(path).st_mtime_ns // 1_000_000 < limit_ms:
                         os.unlink(path)
@@ -537,7 +545,7 @@ class LocalStore:
             with os.scandir(f"{self.root}/{base}") as entries:
                 for entry in entries:
                     name = entry.name
-                    if name.startswith(TEMPORARY) or not is_legal_text(name):
+                    if is_temporary(name) or not is_legal_text(name):
                         continue
                     is_folder = entry.is_dir()
                     key = f"{base}{name}/" if is_folder else base + name
