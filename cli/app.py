@@ -16,6 +16,7 @@ import click
 
 from txnstore._version import __version__
 from txnstore.cli.commands.acl import acl
+from txnstore.cli.commands.backup import backup, restore
 from txnstore.cli.commands.consume import consume
 from txnstore.cli.commands.doctor import doctor
 from txnstore.cli.commands.erase import erase
@@ -100,7 +101,7 @@ def root() -> None:
 
 for command in (
     init, info, demo, doctor, topic, produce, consume, group, txn, sql, maintain, compact, retain, erase, vacuum,
-    expire, verify, recover, checkpoint, log, metrics, acl, gateway, table,
+    expire, verify, recover, checkpoint, backup, restore, log, metrics, acl, gateway, table,
 ):  # fmt: skip
     root.add_command(command)
 

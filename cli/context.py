@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -221,6 +222,16 @@ def shared_options(*, hidden: bool = True, principal: bool = True) -> Callable[[
     return decorate
 
 
+def options_of_place(option: str, name: str, place: str) -> Callable[[F], F]:
+    """The storage options of another place than ``--store``."""
+
+    def parse(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+        return parse_pairs(values, option, partial(_storage_value, option))
+
+    text = f"An option for the storage of {place}, such as endpoint_url=http://…; JSON for objects. May be repeated."
+    return click.option(option, name, metavar="KEY=VALUE", multiple=True, callback=parse, help=text)
+
+
 def _set_store(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         context.ensure_object(App).url = value
@@ -232,7 +243,9 @@ def _set_principal(context: click.Context, _parameter: click.Parameter, value: s
 
 
 def _set_storage_options(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> None:
-    context.ensure_object(App).storage_options.update(parse_pairs(values, "--storage-option", _storage_value))
+    context.ensure_object(App).storage_options.update(
+        parse_pairs(values, "--storage-option", partial(_storage_value, "--storage-option"))
+    )
 
 
 def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -260,12 +273,12 @@ def parse_pairs(values: tuple[str, ...], option: str, parse: Callable[[str, str]
     return pairs
 
 
-def _storage_value(key: str, text: str) -> Any:
+def _storage_value(option: str, key: str, text: str) -> Any:
     """The value of a storage option: parsed JSON for true, false, an object or a list, else the text, as in Spark."""
     if text in ("true", "false") or text.startswith(("{", "[")):
         try:
             return parse_json(text, exact=False)
         except ValueError as error:
-            msg = f"--storage-option {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
+            msg = f"{option} {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
             raise click.UsageError(msg) from None
     return text

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from txnstore.compactor.backup.backup import BackupProgress, BackupReport, backup
+from txnstore.compactor.backup.restore import RestoreReport, restore, restore_in_place
+from txnstore.compactor.backup.watch import BackupRound
+from txnstore.compactor.backup.watch import watch as watch_backup
 from txnstore.compactor.compact.compaction import compact
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.compactor.compact.on_request import plan_merges
@@ -21,11 +25,13 @@ from txnstore.compactor.verify.verify import VerifyReport, verify
 from txnstore.core.invariants.common import Violation
 
 __all__ = [
-    "CompactionProgress", "CompactionReport", "Deleted", "DoctorReport", "EraseReport", "ErasedObject",
-    "ErasedPartition", "Finding", "Loss", "Maintenance", "MaintenanceCounts", "MaintenanceRound", "MergePlan",
-    "PartitionCompaction", "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "RuleReport", "Severity",
-    "StoreContents", "TaskResult", "Trace", "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records",
-    "doctor", "erase", "plan_merges", "plan_repairs", "repair", "retain", "vacuum", "verify",
+    "BackupProgress", "BackupReport", "BackupRound", "CompactionProgress", "CompactionReport", "Deleted",
+    "DoctorReport", "EraseReport", "ErasedObject", "ErasedPartition", "Finding", "Loss", "Maintenance",
+    "MaintenanceCounts", "MaintenanceRound", "MergePlan", "PartitionCompaction", "PartitionRetention", "Repair",
+    "RepairPlan", "RestoreReport", "RetentionReport", "RuleReport", "Severity", "StoreContents", "TaskResult",
+    "Trace", "VacuumReport", "VerifyReport", "Violation", "backup", "compact", "delete_records", "doctor", "erase",
+    "plan_merges", "plan_repairs", "repair", "restore", "restore_in_place", "retain", "vacuum", "verify",
+    "watch_backup",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

@@ -90,6 +90,7 @@ PUBLIC_NAMES = [
     "create",
     "errors",
     "open",
+    "restore",
 ]
 
 
@@ -179,6 +180,8 @@ def test_store_exposes_exactly_public_names() -> None:
         "abort_transaction",
         "acls",
         "alter_topic",
+        "backup",
+        "backup_rounds",
         "checkpoint",
         "close",
         "compact",

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from txnstore.store import Store as Store
     from txnstore.store import create as create
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
+    from txnstore.store import restore as restore
     from txnstore.validation import BlockedReadWarning as BlockedReadWarning
     from txnstore.validation import UnmaintainedStoreWarning as UnmaintainedStoreWarning
 
@@ -144,6 +145,7 @@ _HOMES = {
     "Verdict": "txnstore.core.authorization.rules",
     "create": "txnstore.store",
     "open": "txnstore.store",
+    "restore": "txnstore.store",
 }
 _MODULES = frozenset({"catalog", "compactor", "errors", "spark", "sql", "testing"})
 
@@ -219,6 +221,7 @@ __all__ = [
     "create",
     "errors",
     "open",
+    "restore",
 ]
 
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from txnstore.chain import keys
+from txnstore.chain.backups import BackupObjects, open_backup
 from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.checkpoints.checkpoint import read_hint
@@ -186,8 +187,8 @@ class Connection:
 
     @property
     def store_id(self) -> str:
-        """The id that the store got when it was created."""
-        return self._open().document.store_id
+        """The id of the store: that which it got when it was created, or as a copy beside its original."""
+        return self._open().document.known_as
 
     @property
     def chains(self) -> Chains:
@@ -265,9 +266,13 @@ class Connection:
     def _load(self) -> _Opened:
         """Read the identity and the first hint concurrently, then the chains."""
         began = self.runtime.monotonic()
+        if isinstance(self.objects.inner, BackupObjects):  # It may have a later cut by now, or be a store.
+            self.objects = RecentObjects(self.counts)
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
         hint = read_hint(self.objects, 0)
         data = identity.result()
+        if data is None and self.find_backup():
+            data = self.objects.get(keys.STORE)
         if data is None:
             error = no_document(self.objects)
             # The remains of a store may be a store that another process has created since.
@@ -305,6 +310,21 @@ class Connection:
         _LOG.info("store opened", extra={**fields, "read_only": self.read_only})
         return self._opened
 
+    def find_backup(self) -> bool:
+        """Look for a backup, where there is no ``store.json``, to read it as the store that it is a copy of.
+
+        Returns:
+            Whether one is here.
+
+        Raises:
+            BackupError: It has no complete cut yet.
+            CorruptionError: Its newest document is damaged.
+        """
+        backup = open_backup(self.counts)
+        if backup is not None:
+            self.objects = RecentObjects(backup)
+        return backup is not None
+
     def rendezvous(self) -> Rendezvous | None:
         """Where this process meets others of its machine; None: it shares no entries."""
         meeting: Rendezvous | None = self.runtime.rendezvous() if self._sharing.is_on else None
@@ -327,7 +347,7 @@ class Connection:
             OSError: The address is none of this machine.
             InvalidConfigError: The package for certificates is not installed.
         """
-        network = self._network(self.store_id)
+        network = self._network(self.keys.store_id)
         if network is not None:
             network.check()
 
@@ -456,7 +476,7 @@ class Connection:
         """Return a consistent view of all topics; :meth:`txnstore.Store.snapshot` describes the arguments."""
         is_earlier = entry is not None or timestamp is not None
         view = self.chains.past_view(entry, timestamp) if is_earlier else self.unblocked(self.view())
-        return Snapshot(view, self.keys.store_id)
+        return Snapshot(view, self.store_id)
 
     def unblocked(
         self,
@@ -754,7 +774,7 @@ def create_connection(
     connection = open_connection(objects, principal=principal, committer=committer, runtime=runtime)
     with _closing_on_error(connection):
         if is_probed:  # The next processes of the user need not, now that the store has an id.
-            remember_probe(objects, connection.store_id, probed_at)
+            remember_probe(objects, connection.keys.store_id, probed_at)
         chain_count = len(connection.chains)
         if chains is not None and chain_count != chains:
             actual = f"{chain_count} chain{'s' if chain_count > 1 else ''}"

@@ -466,6 +466,12 @@ class UnsoundStoreError(StoreError):
     )
 
 
+class BackupError(StoreError):
+    """A target of a backup is no copy of the store, or a copy is not complete. Nothing was overwritten."""
+
+    advice = ""  # The message includes it.
+
+
 class ReentrantCallError(StoreError):
     """A signal handler used the store while it interrupted a call of the same thread, which holds a lock."""
 

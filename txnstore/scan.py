@@ -76,7 +76,7 @@ class Scan:
     ) -> None:
         self._isolation = check_choice("isolation", isolation, Isolation)
         self._connection = connection
-        view = check_snapshot(snapshot, connection.keys.store_id).view if snapshot is not None else connection.view()
+        view = check_snapshot(snapshot, connection.store_id).view if snapshot is not None else connection.view()
         self._partitions = find_partitions(view, topic, partitions)
         if snapshot is not None:
             connection.refresh_rules()
@@ -86,7 +86,7 @@ class Scan:
         self._check_bounds(view)
         if snapshot is None and self._isolation is Isolation.READ_COMMITTED:
             view = connection.unblocked(view, self._partitions, self._start, self._end)
-        self.snapshot = snapshot if snapshot is not None else Snapshot(view, connection.keys.store_id)
+        self.snapshot = snapshot if snapshot is not None else Snapshot(view, connection.store_id)
         self.topic = view.find_topic(topic)
         self._columns = Columns(self.topic, _check_not_empty(columns))
         self._filter = filter

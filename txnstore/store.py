@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from txnstore.admin import transactions as admin
@@ -15,7 +15,7 @@ from txnstore.admin.descriptions import (
     TransactionHistory,
 )
 from txnstore.catalog.description import Topic
-from txnstore.connection import Connection, OpenParts, create_connection, open_connection
+from txnstore.connection import Connection, OpenParts, create_connection, open_connection, principal_of
 from txnstore.coordinator.expiration import ExpiryReport, expire
 from txnstore.coordinator.recovery import RecoveryReport, recover
 from txnstore.core.catalog.model import CatalogTopic
@@ -43,10 +43,14 @@ if TYPE_CHECKING:
     from txnstore.admin.groups import GroupDescription, Target
     from txnstore.admin.logs import LogDump
     from txnstore.compactor import (
+        BackupProgress,
+        BackupReport,
+        BackupRound,
         CompactionReport,
         DoctorReport,
         EraseReport,
         Maintenance,
+        RestoreReport,
         RetentionReport,
         VacuumReport,
         VerifyReport,
@@ -181,6 +185,50 @@ def open_on(
     return Store(connection)
 
 
+def restore(
+    url: str | os.PathLike[str],
+    backup: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    backup_options: Mapping[str, Any] | None = None,
+    new_identity: bool = False,
+    verify: bool = False,
+    progress: Callable[[BackupProgress], object] | None = None,
+    principal: str | None = None,
+    runtime: Runtime | None = None,
+) -> RestoreReport:
+    """Make a store of a backup (:meth:`Store.backup`), or of another store as it is now, and publish its tables.
+
+    Args:
+        url: Where the store will be: an empty place. Without ``backup``: the backup, which becomes a store itself;
+            nothing may copy to it any more.
+        backup: The backup, which stays as it is.
+        storage_options: Options for the storage at ``url``, as in :func:`open`.
+        backup_options: Those for the storage of the backup.
+        new_identity: Give the store an id of its own, with which it is used beside the original. Else it has that of
+            the original, in whose place it is used.
+        verify: Read all of the copy, and compare it with its hashes, before it becomes a store.
+        progress: Called now and then with how far it is.
+        principal: Who asks, as in :func:`open`.
+        runtime: Clock, randomness, pauses and workers; for tests.
+
+    Raises:
+        BackupError: ``url`` is not empty, or the backup is not complete.
+        CorruptionError: The backup is damaged; there is no store yet.
+        StorageError: A storage failed, or is full. The same call continues.
+    """
+    load("txnstore.compactor")
+    from txnstore.compactor import restore as restore_copy
+    from txnstore.compactor import restore_in_place
+
+    target, principal = open_store(url, storage_options), principal_of(principal)
+    if backup is None:
+        return restore_in_place(target, runtime or Runtime(), principal, new_identity=new_identity, verify=verify)
+    source = open_store(backup, backup_options)
+    with open_connection(source, read_only=True, principal=principal, runtime=runtime) as connection:
+        return restore_copy(connection, target, new_identity=new_identity, verify=verify, progress=progress)
+
+
 class Store:
     """A store that is open: thread-safe, picklable, safe after ``fork``; a context manager.
 
@@ -202,7 +250,7 @@ class Store:
 
     @property
     def store_id(self) -> str:
-        """The id that the store got when it was created."""
+        """The id of the store: that which it got when it was created, or as a copy beside its original."""
         return self._connection.store_id
 
     @property
@@ -895,6 +943,60 @@ class Store:
             self._connection, older_than,
             history=history, dry_run=dry_run, expire=expire, force=force, foreign=foreign, tables=tables,
         )  # fmt: skip
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        verify: bool = False,
+        progress: Callable[[BackupProgress], object] | None = None,
+    ) -> BackupReport:
+        """Copy the store as it is now to a backup, without what is there already; nothing is written to the store.
+
+        A backup is opened like a store, to be read; :func:`txnstore.restore` makes a store of it.
+
+        Args:
+            target: The URL of the backup, or of an empty place.
+            storage_options: Options for its storage, as in :func:`txnstore.open`.
+            verify: Read all of the copy, and compare it with its hashes, before it counts.
+            progress: Called now and then with how far it is.
+
+        Raises:
+            BackupError: The target is no backup of this store; nothing was copied.
+            CorruptionError: An object of the store, or with ``verify`` of the copy, is missing or damaged.
+            AuthorizationError: The principal may not read a topic.
+            StorageError: A storage failed, or is full. The same call continues.
+        """
+        load("txnstore.compactor")
+        from txnstore.compactor import backup
+
+        return backup(self._connection, open_store(target, storage_options), verify=verify, progress=progress)
+
+    def backup_rounds(
+        self,
+        target: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        interval: float = 5.0,
+        rounds: int | None = None,
+    ) -> Generator[BackupRound, None, None]:
+        """Keep a backup seconds behind the store: copy what is new round after round; yields each round, then pauses.
+
+        Args:
+            target: The URL of the backup, or of an empty place.
+            storage_options: Options for its storage, as in :func:`txnstore.open`.
+            interval: The pause between two rounds, in seconds.
+            rounds: The number of rounds; None: until the caller stops.
+
+        Raises:
+            BackupError: The target is no backup of this store, or is none any more.
+            AuthorizationError: The principal may not read a topic.
+        """
+        load("txnstore.compactor")
+        from txnstore.compactor import watch_backup
+
+        return watch_backup(self._connection, open_store(target, storage_options), interval=interval, rounds=rounds)
 
     def recover(self) -> RecoveryReport:
         """Complete decided transactions and abort those past their timeout, in all chains (REC-01, TMO-01).

@@ -109,7 +109,7 @@ def _identity_findings(connection: Connection) -> Iterator[Finding]:
         message = describe_foreign(connection.keys, store_id, other)
         yield Finding("identity", "foreign", Severity.BAD, message, "txnstore recover --dry-run")
     if not others:
-        message = f"the store is {connection.store_id}, and there are chains of no other one"
+        message = f"the store is {connection.keys.store_id}, and there are chains of no other one"
         yield Finding("identity", "foreign", Severity.OK, message)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from txnstore.chain import keys
+from txnstore.chain.backups import backup_here
 from txnstore.chain.boundary import read_boundary
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
@@ -59,6 +60,7 @@ def identify(connection: Connection, chains: int | None, chosen_id: str | None) 
         StoreNotFoundError: There is no store, and nothing is left of one.
         UnsupportedFormatError: A newer txnstore wrote it.
         InvalidConfigError: ``chains`` is not what the objects of the store show, or nothing is here of the chosen one.
+        BackupError: There is a backup: with a ``store.json`` it would be a store, with what its next cut has so far.
     """
     objects, url = connection.objects, redact(connection.url)
     data = read_if_there(objects, keys.STORE)
@@ -68,6 +70,8 @@ def identify(connection: Connection, chains: int | None, chosen_id: str | None) 
             present_document = document_of(data, url)
         except CorruptionError as error:
             damage = str(error)
+    elif (backup := backup_here(objects)) is not None:
+        raise backup
     ids = stores(objects)
     if (
         chosen_id is not None

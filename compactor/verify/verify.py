@@ -175,6 +175,8 @@ def _verify_identity(connection: Connection) -> tuple[Keys, int, list[Violation]
         document = decode(StoreDocument, keys.STORE, connection.objects.get(keys.STORE))
         return Keys(document.store_id), document.chains, []
     except ObjectNotFoundError as error:
+        if connection.find_backup():
+            return _verify_identity(connection)
         lost = no_document(connection.objects)
         if isinstance(lost, StoreNotFoundError):
             raise lost from error

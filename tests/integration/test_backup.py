@@ -1,154 +1,123 @@
-"""The example that copies a store while it is used."""
+"""``txnstore backup`` and ``restore`` as commands: folders, S3 and back, and a mirror that is stopped."""
 
 from __future__ import annotations
 
 import json
-import runpy
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txnstore
-from tests.helpers.aging import age
 from tests.helpers.shell import values
-from txnstore import Store, TopicPartition
+from txnstore import Store
 
 PARTITIONS = 4
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "backup.py"
-
-backup = runpy.run_path(str(SCRIPT))["backup"]
-
 
 @pytest.fixture
-def store(chains: int, tmp_path: Path) -> Iterator[Store]:
-    with txnstore.create(tmp_path / "store", chains=chains) as store:
-        store.create_topic("t", partitions=PARTITIONS)
-        yield store
+def store(chains: int, tmp_path: Path) -> Store:
+    store = txnstore.create(tmp_path / "store", chains=chains)
+    store.create_topic("t", partitions=PARTITIONS)
+    store.create_topic("own", partitions=PARTITIONS, config={"inline.bytes": 0})
+    return store
 
 
-def everywhere(store: Store, transactional_id: str, value: bytes) -> None:
-    """One transaction with a record in each partition, and an offset of a group."""
-    with store.producer(transactional_id) as producer, producer.transaction() as txn:
+def everywhere(store: Store, value: bytes) -> None:
+    with store.producer("id") as producer, producer.transaction() as txn:
         for partition in range(PARTITIONS):
             txn.send("t", value, partition=partition)
-        txn.send_offsets({TopicPartition("t", 0): 1}, "group")
-    store.recover()  # The markers of other chains are written now, not in the background.
-
-
-def test_a_backup_is_the_store_at_a_snapshot(store: Store, tmp_path: Path) -> None:
-    """Also of transactions over all chains, and of one that is open: it can be verified, read and written."""
-    everywhere(store, "first", b"1")
-    producer = store.producer("open")
-    producer.begin_transaction()
-    producer.send("t", b"open", partition=0).result()
-    assert backup(store.url, str(tmp_path / "copy")) > 0
-    everywhere(store, "second", b"2")
-    with txnstore.open(tmp_path / "copy") as copy:
-        report = copy.verify(deep=True)
-        assert report.ok, report.violations
-        assert values(copy) == [b"1"] * PARTITIONS
-        assert [group.group for group in copy.groups()] == ["group"]
-        everywhere(copy, "open", b"3")
-        assert sorted(values(copy)) == sorted([b"1", b"3"] * PARTITIONS)
-    producer.close()
-
-
-def test_a_backup_has_the_checkpoints_that_its_chains_begin_with(store: Store, tmp_path: Path) -> None:
-    """Where old entries are deleted, nothing else has their state."""
-    for number in range(6):
-        everywhere(store, f"id-{number % 2}", b"%d" % number)
-        store.checkpoint()
-    for _ in range(2):
-        age(tmp_path / "store", days=10)
-        deleted = store.vacuum(older_than=0, history=0).deleted
-    assert any("/entries/" in key for key in deleted)
-    before = sorted(values(store))
-    backup(store.url, str(tmp_path / "copy"))
-    with txnstore.open(tmp_path / "copy") as copy:
-        assert sorted(values(copy)) == before
-        assert copy.verify(deep=True).ok
-        everywhere(copy, "new", b"new")
-    assert backup(store.url, str(tmp_path / "copy")) == 0
-
-
-def test_a_backup_into_another_store_is_refused(store: Store, tmp_path: Path) -> None:
-    """It would be no backup: ``store.json``, of the same size, stays that of the other one."""
-    everywhere(store, "first", b"1")
-    with txnstore.create(tmp_path / "other") as other:
-        other.create_topic("mine")
-    before = sorted((tmp_path / "other").rglob("*"))
-    with pytest.raises(SystemExit, match=r"nothing was copied: there is another store at .*other"):
-        backup(store.url, str(tmp_path / "other"))
-    assert sorted((tmp_path / "other").rglob("*")) == before
-    backup(store.url, str(tmp_path / "copy"))
-    document = tmp_path / "copy" / "store.json"
-    document.write_bytes(document.read_bytes()[:40])  # A run that was interrupted.
-    assert backup(store.url, str(tmp_path / "copy")) == 1
-
-
-def test_a_backup_has_shared_segments(store: Store, tmp_path: Path) -> None:
-    store.create_topic("shared", partitions=9, config={"inline.bytes": 0})
-    with store.producer("id") as producer, producer.transaction() as txn:
-        for partition in range(9):
-            txn.send("shared", b"%d" % partition, partition=partition)
+            txn.send("own", value, partition=partition)
     store.recover()  # The markers of other chains are written now.
-    assert len([*(tmp_path / "store" / "topics" / "shared").rglob("*.parquet")]) < 9
-    backup(store.url, str(tmp_path / "copy"))
-    with txnstore.open(tmp_path / "copy") as copy:
-        assert sorted(values(copy, "shared")) == [b"%d" % partition for partition in range(9)]
-        assert copy.verify(deep=True).ok
-    assert backup(store.url, str(tmp_path / "copy")) == 0
 
 
-def test_a_second_run_copies_what_is_new(store: Store, tmp_path: Path) -> None:
-    everywhere(store, "first", b"1")
-    target = str(tmp_path / "copy")
-    first = backup(store.url, target)
-    assert backup(store.url, target) == 0
-    everywhere(store, "second", b"2")
-    assert 0 < backup(store.url, target) < first
-    with txnstore.open(target) as copy:
-        report = copy.verify(deep=True)
-        assert report.ok, report.violations
-        assert sorted(values(copy)) == sorted([b"1", b"2"] * PARTITIONS)
+def run(*arguments: str | Path) -> Any:
+    """The JSON that a command prints."""
+    command = [sys.executable, "-m", "txnstore.cli", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-@pytest.mark.usefixtures("own_objects")
-def test_a_second_run_repairs_what_an_interrupted_one_left(store: Store, tmp_path: Path) -> None:
-    everywhere(store, "first", b"1")
-    target = tmp_path / "copy"
-    backup(store.url, str(target))
-    partial = [next(target.glob("topics/**/*.parquet")), next(target.glob("chains/**/*.json")), target / "store.json"]
-    for path in partial:
-        path.write_bytes(path.read_bytes()[:5])
-    assert backup(store.url, str(target)) == len(partial)
-    with txnstore.open(target) as copy:
-        assert copy.verify(deep=True).ok
+def options_as(name: str, options: dict[str, Any]) -> list[str]:
+    """Storage options, as a command takes them."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
+    return [part for key, text in texts.items() for part in (name, f"{key}={text}")]
 
 
 @pytest.mark.s3
 def test_a_store_goes_to_a_server_and_back(
     store: Store, tmp_path: Path, s3_bucket_url: str, storage_options: dict[str, Any]
 ) -> None:
-    """As a script, which gets the options of each side as JSON."""
-    everywhere(store, "first", b"1")
-    remote, options = f"{s3_bucket_url}/copy", json.dumps(storage_options)
+    """Folder to S3, S3 to S3, S3 to folder."""
+    everywhere(store, b"1")
+    backup, second = f"{s3_bucket_url}/backup", f"{s3_bucket_url}/second"
+    there = options_as("--target-option", storage_options)
+    first = run("--store", store.url, "backup", backup, *there, "--verify")
+    assert (first["copied"], first["verified"]) == (first["objects"], True)
+    everywhere(store, b"2")
+    assert 0 < run("--store", store.url, "backup", backup, *there)["copied"] < first["copied"]
+    here = options_as("--storage-option", storage_options)
+    copied = run("--store", backup, *here, "backup", second, *there)["copied"]
+    restored = run("--store", tmp_path / "new", "restore", second, *options_as("--backup-option", storage_options))
+    assert (restored["copied"], restored["tables"]) == (copied, "")
+    on_s3 = run("--store", f"{s3_bucket_url}/new", *here, "restore", backup, "--new-identity",
+                *options_as("--backup-option", storage_options))  # fmt: skip
+    assert on_s3["store_id"] != store.store_id == restored["store_id"]
+    assert run("--store", f"{s3_bucket_url}/new", *here, "verify", "--deep")["ok"]
+    with txnstore.open(tmp_path / "new") as new:
+        assert sorted(values(new)) == sorted([b"1", b"2"] * PARTITIONS)
+        everywhere(new, b"3")
+        assert new.verify(deep=True).ok
 
-    def run(*arguments: str) -> str:
+
+def test_a_mirror_ends_at_sigterm_and_becomes_the_store(store: Store, tmp_path: Path) -> None:
+    everywhere(store, b"1")
+    command = [
+        sys.executable,
+        "-m",
+        "txnstore.cli",
+        "--store",
+        store.url,
+        "backup",
+        str(tmp_path / "mirror"),
+        "--watch",
+    ]
+    with subprocess.Popen([*command, "--interval", "50ms", "--json"], stdout=subprocess.PIPE, text=True) as mirror:
+        assert mirror.stdout is not None
+        cut = json.loads(mirror.stdout.readline())["report"]["cut"]
+        everywhere(store, b"2")
+        heads = list(store.snapshot().heads)
+        for line in mirror.stdout:
+            round_ = json.loads(line)
+            assert round_["error"] is None
+            assert round_["behind"] is not None
+            if round_["report"]["heads"] == heads:
+                break
+        mirror.send_signal(signal.SIGTERM)
+        mirror.stdout.read()
+        assert mirror.wait() == 0
+    assert round_["report"]["cut"] > cut
+    run("--store", tmp_path / "mirror", "restore", "--yes")
+    with txnstore.open(tmp_path / "mirror") as promoted:
+        assert sorted(values(promoted)) == sorted([b"1", b"2"] * PARTITIONS)
+
+
+def test_wrong_calls_end_with_a_sentence(store: Store, tmp_path: Path) -> None:
+    everywhere(store, b"1")
+
+    def fail(*arguments: str | Path) -> str:
+        command = [sys.executable, "-m", "txnstore.cli", *map(str, arguments)]
         done = subprocess.run(
-            [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False, timeout=300
+            command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode in (1, 2)
+        return done.stderr
 
-    copied = run(store.url, remote, "--target-options", options)
-    assert run(store.url, remote, "--target-options", options) == "0 objects copied\n"
-    assert run(remote, str(tmp_path / "back"), "--source-options", options) == copied
-    with txnstore.open(tmp_path / "back") as back:
-        assert back.verify(deep=True).ok
-        assert values(back) == [b"1"] * PARTITIONS
+    assert "are one place, or one is inside" in fail("--store", store.url, "backup", tmp_path / "store")
+    assert "--interval needs --watch" in fail("--store", store.url, "backup", tmp_path / "copy", "--interval", "1s")
+    assert "no terminal to ask" in fail("--store", tmp_path / "copy", "restore")
+    assert "there is no backup" in fail("--store", tmp_path / "copy", "restore", "--yes")

@@ -17,7 +17,6 @@ import pytest
 import txnstore
 from tests.helpers.gateway import serving
 from tests.helpers.spark_home import environment, link_spark_home
-from tests.integration import test_backup
 
 ROOT = Path(__file__).parents[2]
 _PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -71,7 +70,6 @@ def test_every_example_is_on_the_page_and_runs_in_a_test(request: pytest.Fixture
     files = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_file())
     assert [name for name in files if f"(../../examples/{name})" not in page] == []
     own = {
-        "backup.py": test_backup.test_a_backup_is_the_store_at_a_snapshot,
         "migrate_parquet.py": test_a_parquet_folder_is_migrated_once,
         "migrate_kafka.py": test_files_of_a_kafka_connector_are_migrated_once,
         "gateway_transactions.py": test_kafkas_client_processes_each_record_once_through_a_gateway,
@@ -115,7 +113,6 @@ def test_an_example_says_how_to_run_it(name: str) -> None:
         ("migrate_parquet.py", ["FOLDER", "FILE", "t"], "it is a file, not a folder. Choose another folder."),
         ("migrate_parquet.py", ["FOLDER", "STORE", "t"], "there are no Parquet files in FOLDER"),
         ("migrate_kafka.py", ["FOLDER", "STORE", "t"], "there are no files of a connector in FOLDER/t"),
-        ("backup.py", ["FOLDER", "STORE"], "there is no txnstore at file://FOLDER: it has no store.json"),
         *((name, ["1", "2", "3", "4"], "error: unrecognized arguments: ") for name in PYTHON),
     ],
 )

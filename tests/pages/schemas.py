@@ -9,6 +9,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
+from txnstore.chain.backups import BackupDocument
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.checkpoints.document import StateDocument
 from txnstore.chain.checkpoints.index import IndexDocument
@@ -32,6 +33,7 @@ MODELS: dict[str, type[Stored]] = {
     "lease": LeaseDocument,
     "maintenance": MaintenanceDocument,
     "committer": CommitterDocument,
+    "backup": BackupDocument,
 }
 
 

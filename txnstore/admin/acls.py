@@ -159,7 +159,7 @@ class Acls:
         check_choice("provider", provider, get_args(Provider))
         state = self._connection.chain.refresh()
         topics = {name: _inline_bytes(topic) for name, topic in items_of(state.topics)}
-        store_place = self._connection.store_id, topics, self._connection.url
+        store_place = self._connection.keys.store_id, topics, self._connection.url
         return storage_policy(state.authorization, principal, *store_place, provider)
 
     def _change(self, command: ChangeAuthorization) -> AuthorizationSettings:

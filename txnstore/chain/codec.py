@@ -70,6 +70,20 @@ class StoreDocument(Stored):
     created_at: int
     #: The largest timeout of a transaction.
     transaction_max_timeout_ms: Annotated[int, Limits(ge=1, le=NO_TIMEOUT_MS - 1)]
+    #: The id of a copy that is used beside its original, whose ``store_id`` its keys have; None: ``store_id``.
+    identity: Annotated[str, Limits(pattern="^[0-9a-f-]{36}$")] | None = field(default=None, metadata=NOT_WRITTEN)
+
+    @property
+    def known_as(self) -> str:
+        """The id by which users and other processes tell the store from others."""
+        return self.identity or self.store_id
+
+
+@value_class(kw_only=True)
+class CopyDocument(StoreDocument):
+    """``store.json`` of a copy that is used beside its original, where it is written."""
+
+    identity: Annotated[str, Limits(pattern="^[0-9a-f-]{36}$")]
 
 
 @value_class(kw_only=True)
@@ -348,6 +362,11 @@ def reason(error: Exception) -> str:
         return f"there is no {name!r}" if isinstance(name, str) else f"there is no {name}"
     text = " ".join(str(error).split())
     return text or type(error).__name__
+
+
+def is_intact(line: bytes) -> bool:
+    """Whether the checksum of a JSON object matches, of any kind and version."""
+    return line == _with_checksum(line[:-_SUFFIX] + b"}")
 
 
 def _with_checksum(body: bytes) -> bytes:

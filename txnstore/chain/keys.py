@@ -13,6 +13,7 @@ CHAINS = "chains/"
 HINTS = "chains/latest/"
 LEASES = "leases/"
 COMMITTERS = "committers/"
+BACKUPS = "backups/"
 TABLES = "tables/"
 CUTS = "tables/cuts/"
 #: The hint to the newest cut of tables.
@@ -135,6 +136,16 @@ def boundary_number(key: str) -> int | None:
 def lease_number(key: str) -> int | None:
     """Return the number of the lease ``key`` of any store, or None if it is not a lease."""
     return _parse_number(key, "") if key.startswith(LEASES) and key.count("/") == 2 else None
+
+
+def backup(number: int) -> str:
+    """The key of the cut ``number`` that a backup has in full; 0: of a copy that was begun, and has none yet."""
+    return f"{BACKUPS}{number:0{_DIGITS}d}.json"
+
+
+def backup_number(key: str) -> int | None:
+    """Return the number of the cut of a backup ``key``, or None if it is none."""
+    return _parse_number(key, "") if key.startswith(BACKUPS) and key.count("/") == 1 else None
 
 
 def is_of_committers(key: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txnstore.chain import keys
+from txnstore.chain.backups import backup_here
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.keys import CHAINS, HINTS, STORE, TOPICS, Keys
 from txnstore.errors import (
@@ -120,7 +121,10 @@ def describe_traces(objects: ObjectStore) -> str:
 
 
 def no_document(objects: ObjectStore) -> TxnStoreError:
-    """Return the error for a root without ``store.json``: there is no store, or it has lost the document."""
+    """Return the error for a root without ``store.json``: there is no store, a backup, or one that has lost it."""
+    backup = backup_here(objects)
+    if backup is not None:
+        return backup
     url, traces = redact(objects.url), describe_traces(objects)
     if not traces:
         return StoreNotFoundError(f"there is no txnstore at {url}: it has no {STORE}")
@@ -136,9 +140,13 @@ def check_new(objects: ObjectStore) -> None:
 
     Raises:
         LostIdentityError: Something of a store is here.
+        BackupError: That is a backup.
     """
     traces = describe_traces(objects)
     if traces:
+        backup = backup_here(objects)
+        if backup is not None:
+            raise backup
         msg = (
             f"nothing was created at {redact(objects.url)}: it has no {STORE}, but {traces}. `txnstore recover` shows "
             f"what that is, and writes {STORE} again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, "

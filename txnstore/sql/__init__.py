@@ -285,7 +285,7 @@ def _snapshot_to_show(
 
     Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
     """
-    given = None if snapshot is None else check_snapshot(snapshot, connection.keys.store_id)
+    given = None if snapshot is None else check_snapshot(snapshot, connection.store_id)
     if given is not None:
         connection.refresh_rules()
     view = connection.view() if given is None else given.view
@@ -295,7 +295,7 @@ def _snapshot_to_show(
             view = connection.unblocked(view, [part.tp for part in blocked])
             blocked = _blocked_partitions(view, named_in)
         warn_blocked(connection, blocked, None if given is None else view)
-    return Snapshot(view, connection.keys.store_id) if given is None else given
+    return Snapshot(view, connection.store_id) if given is None else given
 
 
 def _blocked_partitions(view: View, query: str | None) -> tuple[BlockedPartition, ...]:

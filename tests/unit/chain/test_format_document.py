@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers import format_reader
 from tests.helpers.documents import members_of
+from txnstore.chain.backups import BackupDocument
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.checkpoints.document import GroupDocument, PartitionDocument, StateDocument, TransactionDocument
 from txnstore.chain.checkpoints.index import IndexDocument, _schema
@@ -120,6 +121,7 @@ def test_the_end_of_a_chain_is_that_of_the_document() -> None:
         ("An entry", {*members_of(Entry)}),
         ("A hint", {*members_of(LatestDocument)}),
         ("A boundary", {*members_of(BoundaryDocument)}),
+        ("A backup", {*members_of(BackupDocument)}),
         ("An index file", {*members_of(IndexDocument)} - {"version"}),
         ("A lease", {*members_of(LeaseDocument)}),
         ("An announcement", {*members_of(CommitterDocument)}),

@@ -10,7 +10,9 @@ import jsonschema
 import pytest
 
 from tests.helpers.damage import sealed
+from tests.helpers.documents import store_document
 from tests.pages import schemas, vectors
+from txnstore.chain.backups import begun
 from txnstore.chain.codec import FORMAT_VERSION, decode, encode
 from txnstore.chain.committer.network import CommitterDocument
 from txnstore.chain.maintained import MaintenanceDocument
@@ -41,6 +43,9 @@ def stored(name: str) -> Iterator[dict[str, Any]]:
         return
     if name == "committer":
         yield json.loads(encode(CommitterDocument(host="10.0.0.7", port=7_300, fingerprint="0" * 64)))
+        return
+    if name == "backup":
+        yield json.loads(encode(begun(encode(store_document()), "b", 1)))
         return
     for vector in vectors.STORIES:
         if vector != "refused":

@@ -17,6 +17,9 @@ DAY, MIB = 86_400.0, 1024 * 1024
 DEFAULTS: dict[str, dict[str, Any]] = {
     "open": {"read_only": False},
     "create": {"exist_ok": False},
+    "restore": {"new_identity": False, "verify": False},
+    "Store.backup": {"verify": False},
+    "Store.backup_rounds": {"interval": 5.0},
     "Store.compact": {
         "min_segments": 2,
         "dry_run": False,
@@ -77,6 +80,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 PUBLIC: dict[str, Any] = {
     "open": txnstore.open,
     "create": txnstore.create,
+    "restore": txnstore.restore,
     **{
         f"{owner.__name__}.{name}": function
         for owner in (Store, Consumer)

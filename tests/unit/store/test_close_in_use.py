@@ -30,7 +30,8 @@ def test_transaction_continues_after_its_store_is_closed() -> None:
 
 #: Calls of a store that only look, and those that write, each with its arguments.
 CALLS: dict[str, tuple[Any, ...]] = {
-    "alter_topic": ("t", 2), "checkpoint": (), "compact": (), "consumer": ("t",), "create_topic": ("u",),
+    "alter_topic": ("t", 2), "backup": ("memory://closed-in-use",), "checkpoint": (), "compact": (),
+    "consumer": ("t",), "create_topic": ("u",),
     "delete_records": ({("t", 0): 1},), "delete_topic": ("t",), "doctor": (), "duckdb": (), "expire": (),
     "find_hanging": (), "groups": (), "metrics": (), "offsets": ("t", 0), "producer": (), "producers": ("t", 0),
     "prometheus": (), "recover": (), "retain": (), "scan": ("t",), "snapshot": (), "sql": ("select * from t",),
@@ -55,7 +56,9 @@ def test_each_call_of_a_closed_store_connects_again(name: str) -> None:
 
 def test_all_calls_of_a_store_are_tried() -> None:
     methods = {each for each in dir(Store) if not each.startswith("_") and callable(getattr(Store, each))}
-    assert methods - set(CALLS) == {"close", "instrument", "maintain", "refresh"}, "these continue with others"
+    assert methods - set(CALLS) == {"backup_rounds", "close", "erase", "instrument", "maintain", "refresh"}, (
+        "these continue with others"
+    )
 
 
 def test_store_works_for_callers_during_close() -> None:

@@ -82,19 +82,24 @@ class S3Store:
         return None if requests is None else requests.name
 
     @property
+    def endpoint(self) -> str:
+        """The URL of the server, as far as it is known."""
+        client = self._options.get("client_kwargs") or {}
+        return self._options.get("endpoint_url") or client.get("endpoint_url") or "the default endpoint"
+
+    @property
     def identity(self) -> str:
         """The URL with the endpoint and the user, as another user may have no permission to write there.
 
         It identifies the store in :func:`txnstore.storage.probe.probe_once`.
         """
         client = self._options.get("client_kwargs") or {}
-        endpoint = self._options.get("endpoint_url") or client.get("endpoint_url") or "the default endpoint"
         user = [
             *(self._options.get(name) for name in ("key", "username", "profile", "anon")),
             client.get("aws_access_key_id"),
             *(os.environ.get(name) for name in _IDENTIFYING),
         ]
-        return f"{self.url} at {endpoint} by {user}"
+        return f"{self.url} at {self.endpoint} by {user}"
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         full_key = self._full_key(key)

@@ -1,0 +1,162 @@
+"""Backups that are killed at any request, or whose storage fails, beside a store in use: the next one completes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.helpers.backups import PARTITIONS, back_up, check_copy, check_opens, everywhere, restore_from, shown
+from tests.helpers.compaction import DAY_MS, HOUR_MS, runtime
+from txnstore import errors
+from txnstore.chain.backups import newest_backup
+from txnstore.core.model import TopicPartition
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash
+from txnstore.testing.faults import crash_at, no_faults, script
+
+#: The rounds of the long test.
+ROUNDS = 200
+
+
+def new_store(objects: MemoryStore, clock: ManualClock, chains: int) -> Store:
+    store = create_on(objects, chains, runtime=runtime(clock))
+    store.create_topic("t", partitions=PARTITIONS)
+    store.create_topic("own", partitions=PARTITIONS, config={"inline.bytes": 0})
+    return store
+
+
+def copy_of(objects: MemoryStore, clock: ManualClock) -> MemoryStore:
+    """Another storage with the same objects."""
+    copied = MemoryStore(clock=clock)
+    for item in objects.list(""):
+        copied.put(item.key, objects.get(item.key))
+    return copied
+
+
+def heads_of(target: MemoryStore) -> list[int]:
+    document = newest_backup(target)
+    return document.heads if document is not None else []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False], ids=["first backup", "next backup"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_backup_killed_at_each_request_is_completed_by_the_next(
+    objects: MemoryStore, clock: ManualClock, chains: int, first: bool, after: bool
+) -> None:
+    """At each moment the target has its earlier cut, or the new one, and a restore of it is the store at that cut."""
+    store, begun = new_store(objects, clock, chains), MemoryStore(clock=clock)
+    everywhere(store, b"1")
+    if not first:
+        back_up(objects, begun, clock)
+        everywhere(store, b"2")
+        store.checkpoint()
+    earlier, counting = heads_of(begun), FaultStore(copy_of(begun, clock), no_faults)
+    back_up(objects, counting, clock)
+    kills = 0
+    for number in range(1, len(counting.requests) + 1):
+        target = copy_of(begun, clock)
+        try:
+            back_up(objects, FaultStore(target, crash_at(number, after=after)), clock)
+        except SimulatedCrash:
+            kills += 1
+            assert heads_of(target) in ([], earlier, [*store.snapshot().heads])
+            if heads_of(target):
+                check_opens(store, target, clock)
+        report = back_up(objects, target, clock)
+        assert report.heads == store.snapshot().heads
+        check_opens(store, target, clock)
+    assert kills > 20
+    check_copy(store, target, clock)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_RESPONSE, Fault.EXISTS_412, Fault.LATE])
+def test_a_request_that_fails_fails_the_backup_or_not_at_all(
+    objects: MemoryStore, clock: ManualClock, fault: Fault
+) -> None:
+    """Without the repetitions that requests of a real storage get; a late write arrives after the next backup."""
+    store, begun = new_store(objects, clock, 3), MemoryStore(clock=clock)
+    everywhere(store, b"1")
+    back_up(objects, begun, clock)
+    everywhere(store, b"2")
+    counting = FaultStore(copy_of(begun, clock), no_faults)
+    back_up(objects, counting, clock)
+    for number in range(1, len(counting.requests) + 1):
+        target = copy_of(begun, clock)
+        place = FaultStore(target, script({number: fault}))
+        try:
+            report = back_up(objects, place, clock)
+        except errors.StorageError:
+            report = back_up(objects, target, clock)
+        place.release()
+        assert report.heads == store.snapshot().heads
+        check_opens(store, target, clock)
+
+
+def test_a_restore_killed_at_each_request_is_completed_by_the_next(
+    objects: MemoryStore, clock: ManualClock, chains: int
+) -> None:
+    store, backup = new_store(objects, clock, chains), MemoryStore(clock=clock)
+    everywhere(store, b"1")
+    store.checkpoint()
+    back_up(objects, backup, clock)
+    number = 0
+    while True:
+        number += 1
+        target = MemoryStore(clock=clock)
+        try:
+            restore_from(backup, FaultStore(target, crash_at(number)), clock)
+        except SimulatedCrash:
+            if not target.list("store.json"):
+                restore_from(backup, target, clock)
+        else:
+            break
+        check_opens(store, target, clock)
+    check_copy(store, target, clock)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_rounds_beside_writers_compactions_and_vacuums(objects: MemoryStore, clock: ManualClock, seed: int) -> None:
+    """Each round something is done to the store, and a backup is killed at some request of either storage."""
+    rng = random.Random(seed)
+    chains = rng.choice([1, 3])
+    store, target = new_store(objects, clock, chains), MemoryStore(clock=clock)
+    kills = 0
+    for number in range(ROUNDS // 2):
+        change(store, clock, rng, number)
+        source, place = FaultStore(objects, no_faults), FaultStore(target, no_faults)
+        (source if rng.random() < 0.5 else place).plan = crash_at(rng.randint(1, 60), after=rng.random() < 0.5)
+        try:
+            back_up(source, place, clock)
+        except SimulatedCrash:
+            kills += 1
+            if rng.random() < 0.5:
+                change(store, clock, rng, number)
+            back_up(objects, target, clock)
+        check_copy(store, target, clock).close()
+    assert kills > ROUNDS // 10
+    restored = MemoryStore(clock=clock)
+    restore_from(target, restored, clock, verify=True)
+    check_copy(store, restored, clock)
+
+
+def change(store: Store, clock: ManualClock, rng: random.Random, number: int) -> None:
+    """One step in the life of a store."""
+    step = rng.random()
+    if step < 0.6:
+        everywhere(store, b"%d" % number, f"id-{rng.randrange(3)}", commits=rng.random() < 0.8)
+    elif step < 0.7:
+        store.checkpoint()
+    elif step < 0.8:
+        store.compact()
+    elif step < 0.9:
+        clock.advance(DAY_MS)
+        store.vacuum(history=3 * DAY_MS / 1000)
+    else:
+        store.delete_records({TopicPartition("t", 0): store.offsets("t", 0).last_stable})
+    clock.advance(HOUR_MS)
+    assert shown(store)["topics"]
