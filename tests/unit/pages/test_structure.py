@@ -189,6 +189,7 @@ CHANGING = {
     "Fetched",
     "KeptGroup",
     "KeptMember",
+    "MaintenanceCounts",
     "LiveGroup",
     "PollingSchedule",
     "QueuedCommand",
