@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,25 +33,43 @@ def prove_erased(connection: Connection, topic: str, predicate: Predicate, memor
     search = Search(connection, view.find_topic(topic), predicate, memory)
     with_rows = {item.key for item in search.look(listed, NamedObjects(view))}
     yield from (Trace(key, "rows") for key in sorted(with_rows))
-    needle = predicate.needle
-    if not needle:
+    if not predicate.needle:
         return
+    sought = _Sought(predicate.needle)
     for item in objects_below(connection.objects, ""):
-        if item.key not in with_rows and _has_bytes(connection, item.key, needle):
+        if item.key not in with_rows and _has_bytes(connection, item.key, sought):
             yield Trace(item.key, "bytes")
 
 
-def _has_bytes(connection: Connection, key: str, needle: bytes) -> bool:
+class _Sought:
+    """Bytes that are sought, as a word of their own: ``customer-7`` is not in ``customer-77``."""
+
+    def __init__(self, needle: bytes) -> None:
+        self.needle = needle
+        self._word = re.compile(rb"(?<![0-9A-Za-z])" + re.escape(needle) + rb"(?![0-9A-Za-z])")
+
+    def is_in(self, data: bytes) -> bool:
+        """Whether data has them."""
+        return self._word.search(data) is not None
+
+    def is_in_values(self, array: Any) -> bool:
+        """Whether a value of text or bytes has them."""
+        candidates = array.filter(pc.match_substring(array, self.needle))
+        return any(self.is_in(value.encode() if isinstance(value, str) else value) for value in candidates.to_pylist())
+
+
+def _has_bytes(connection: Connection, key: str, sought: _Sought) -> bool:
     """Whether an object has these bytes, also where they are compressed."""
     try:
         data = connection.objects.get(key)
     except ObjectNotFoundError:
         return False
-    return needle in data or any(
-        _column_has(file.read(piece, [name]).column(0), needle)
+    return sought.is_in(data) or any(
+        _array_has(chunk, sought)
         for file in _files(key, data)
         for piece in range(len(file.rows))
         for name in file.columns
+        for chunk in file.read(piece, [name]).column(0).chunks
     )
 
 
@@ -69,23 +88,18 @@ def _files(key: str, data: bytes) -> Iterator[SegmentFile]:
         return
 
 
-def _column_has(column: Any, needle: bytes) -> bool:
-    """Whether a value of text or bytes in a column, at any depth, has these bytes."""
-    return any(_array_has(chunk, needle) for chunk in column.chunks)
-
-
-def _array_has(array: Any, needle: bytes) -> bool:
+def _array_has(array: Any, sought: _Sought) -> bool:
+    """Whether a value of text or bytes in an array, at any depth, has these bytes."""
     kind = array.type
     if pt.is_struct(kind):
-        return any(_array_has(array.field(index), needle) for index in range(kind.num_fields))
+        return any(_array_has(array.field(index), sought) for index in range(kind.num_fields))
     if pt.is_map(kind):
-        return _array_has(array.keys, needle) or _array_has(array.items, needle)
+        return _array_has(array.keys, sought) or _array_has(array.items, sought)
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        return _array_has(array.flatten(), needle)
+        return _array_has(array.flatten(), sought)
     if pt.is_dictionary(kind):
-        return _array_has(array.dictionary, needle)
+        return _array_has(array.dictionary, sought)
     if pt.is_fixed_size_binary(kind):
-        array = array.cast(pa.binary())
-    elif not (pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)):
-        return False
-    return bool(pc.any(pc.match_substring(array, needle)).as_py())
+        return sought.is_in_values(array.cast(pa.binary()))
+    is_text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
+    return is_text and sought.is_in_values(array)

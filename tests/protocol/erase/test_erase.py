@@ -496,6 +496,29 @@ def test_tables_lose_the_rows_and_their_earlier_snapshots(clock: ManualClock) ->
     assert store.erase("t", key=b"a", prove=True).traces == ()
 
 
+def test_the_proof_finds_words_in_values_at_any_depth(store: Store) -> None:
+    """What is compressed is decoded; a longer word is another one."""
+    struct = pa.struct([pa.field("b", pa.list_(pa.string()))])
+    schema = pa.schema(
+        [pa.field("id", pa.int64()), pa.field("a", struct), pa.field("m", pa.map_(pa.string(), pa.binary()))]
+    )
+    store.create_topic("deep", schema=schema)
+    put(store, b"customer-7", b"customer-77", b"other")
+
+    def traces(**columns: object) -> list[str]:
+        with store.producer() as producer:
+            producer.send_table("deep", pa.Table.from_pylist([{"id": 1, **columns}] * 40_000, schema=schema))
+        found = store.erase("t", key=b"customer-7", prove=True).traces
+        assert found is not None
+        store.erase("deep", where="id = 1")
+        return sorted({trace.key.split("/")[1] for trace in found})
+
+    assert traces(a={"b": ["x", "customer-77"]}, m=[("k", b"xcustomer-7")]) == []
+    assert traces(a={"b": ["of customer-7."]}, m=[]) == ["deep"]
+    assert traces(a=None, m=[("customer-7", b"")]) == ["deep"]
+    assert traces(a=None, m=[("k", b"\xff customer-7")]) == ["deep"]
+
+
 def test_requests(clock: ManualClock) -> None:
     """Of two segments, one with such a record, and nothing else."""
     store = new_store(clock)
