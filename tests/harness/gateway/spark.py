@@ -48,9 +48,14 @@ _RECORDS = 20
 
 
 def copies(operations: Iterable[Operation]) -> Iterator[Event]:
-    """The transactions of Spark that have written what was read: one for each record, which is all that is known."""
+    """The transactions of Spark that have written what was read: one for each record, which is all that is known.
+
+    Of what read_uncommitted consumers read, it is not known whether it was committed.
+    """
     seen: set[tuple[str, str]] = set()
     for op in operations:
+        if not op.committed_reads:
+            continue
         for key, offset, value in observed(op):
             if not (isinstance(value, str) and value.startswith(_MARK)) or (key, value) in seen:
                 continue

@@ -153,3 +153,10 @@ def test_a_copy_names_its_transaction_source_and_offsets() -> None:
         Send("out-1", "spark|g|in-2|5|a|b", 7, ("in-2", 5)),
         Offsets("g", {"in-2": 6}),
     )
+
+
+def test_what_a_read_uncommitted_consumer_reads_shows_no_transaction_of_spark() -> None:
+    """Its record may be of a micro-batch that was aborted, and written again."""
+    read = Poll({"out-1": ((7, "spark|g|in-2|5|a"),)})
+    begin = Event("f", Type.INVOKE, "poll", 5, isolation="read_uncommitted")
+    assert list(copies(history_of([begin, Event("f", Type.OK, "poll", 6, (read,))]).operations)) == []
