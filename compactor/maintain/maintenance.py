@@ -217,13 +217,14 @@ class Maintenance:
             return requests
 
         results: list[TaskResult] = []
-        kinds = schedule.due(runtime.uptime())
-        view = self._look(schedule, results) if kinds else None
+        now = runtime.uptime()  # Of all kinds: those of one round come together the next time, too, for one look.
+        kinds = schedule.due(now)
+        view = self._look(schedule, now, results) if kinds else None
         spent = spend()
         for kind in kinds if view is not None else ():
             if self._is_stopped or not schedule.may_request(runtime.uptime()):
                 break
-            result = self._attempt(kind, view, schedule)
+            result = self._attempt(kind, view, schedule, now)
             spent = spend()
             if result is not None:
                 results.append(result)
@@ -235,7 +236,7 @@ class Maintenance:
         _log_round(round_)
         return round_
 
-    def _look(self, schedule: Schedule, results: list[TaskResult]) -> View | None:
+    def _look(self, schedule: Schedule, now: int, results: list[TaskResult]) -> View | None:
         """Read the state, and at first what other processes have done; None, and a result, if that fails."""
         connection, runtime = self._connection, self._connection.runtime
         began = runtime.monotonic()
@@ -244,18 +245,18 @@ class Maintenance:
             if self._memory.begin() and "vacuum" in self._every_ms:
                 wait_ms = vacuum_wait(self._memory.written, self._memory.now_ms(), self._every_ms["vacuum"])
                 if wait_ms > 0:
-                    schedule.done("vacuum", runtime.uptime(), again_ms=wait_ms)
+                    schedule.done("vacuum", now, again_ms=wait_ms)
             self._memory.now_ms()
         except StoreNotFoundError:
             raise
         except TxnStoreError as error:
             results.append(TaskResult("state", {}, (runtime.monotonic() - began) / 1000, error))
             for kind in self._every_ms:
-                schedule.done(kind, runtime.uptime(), again_ms=_BLIND_MS)
+                schedule.done(kind, now, again_ms=_BLIND_MS)
             return None
         return view
 
-    def _attempt(self, kind: str, view: View | None, schedule: Schedule) -> TaskResult | None:
+    def _attempt(self, kind: str, view: View | None, schedule: Schedule, now: int) -> TaskResult | None:
         """Do one kind, if it is needed; None if there was nothing to do."""
         runtime, task = self._connection.runtime, self._tasks[kind]
         began = runtime.monotonic()
@@ -267,7 +268,7 @@ class Maintenance:
             if not isinstance(error, TxnStoreError):
                 _LOG.exception("maintenance failed unexpectedly", extra={"kind": kind, "error": repr(error)})
             done = Done({}, error, again_ms=_REFUSED_MS if isinstance(error, AuthorizationError) else None)
-        schedule.done(kind, runtime.uptime(), failed=done.error is not None, again_ms=done.again_ms)
+        schedule.done(kind, now, failed=done.error is not None, again_ms=done.again_ms)
         if done.error is None and not done.is_elsewhere:
             self._memory.note(kind)
         if not done.counts and done.error is None:

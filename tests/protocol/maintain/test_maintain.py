@@ -343,3 +343,23 @@ def test_a_block_is_maintained_in_the_background(objects: MemoryStore) -> None:
         assert "retain" in kinds_of(ended[0])
         assert store.scan("t").to_table().num_rows == 0
         assert maintenance.error is None
+
+
+class SlowStore(MemoryStore):
+    """Each read takes 20 ms."""
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        assert isinstance(self._clock, ManualClock)
+        self._clock.advance(20)
+        return super().get(key, start, end)
+
+
+def test_kinds_that_are_looked_at_as_often_share_a_look(clock: ManualClock) -> None:
+    """Also if each takes its time."""
+    store = new_store(clock, SlowStore(clock=clock))
+    store.create_topic("t", config={"retention.ms": 1, "table.format": "none"})
+    rounds = iter(store.maintain())
+    for _ in range(3):
+        next(rounds)
+        send(store, clock)
+    assert len(later(rounds, clock, HOUR_MS)) <= 122
