@@ -27,7 +27,7 @@ from txnstore.core.groups.events import GroupOffset
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
 from txnstore.core.log.events import MarkerWritten
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.maintenance import ForgetEntries, ReplaceSegments
+from txnstore.core.maintenance import EraseRecords, ForgetEntries, ReplaceRuns, ReplaceSegments
 from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition
 from txnstore.core.state import fold
@@ -45,7 +45,10 @@ ROUTES: list[tuple[Command, int]] = [
         StoreGeneration("g", -1, 1, "consumer", None, None, ()), DeleteOffsets("g", ()),
         CommitOffsets(OFFSETS), ResetOffsets(OFFSETS),
     )),
-    *((ReplaceSegments(tp, (), ()), chain_of_partition(tp, 3)) for tp in TPS),
+    *((each, chain_of_partition(tp, 3)) for tp in TPS for each in (
+        ReplaceSegments(tp, (), ()), ReplaceRuns((ReplaceSegments(tp, (), ()),)),
+        EraseRecords((ReplaceSegments(tp, (), ()),)),
+    )),
     *((DeleteRecords((Deletion(tp, 1),)), chain_of_partition(tp, 3)) for tp in TPS),
     (ForgetEntries(2, ()), 2),
 ]  # fmt: skip
@@ -59,7 +62,7 @@ def test_each_class_of_commands_is_declared() -> None:
 
     product = {each for each in subclasses(Command) if each.__module__.startswith("txnstore.")}
     assert {each.__name__ for each in COMMANDS} == {each.__name__ for each in product}
-    assert len(COMMANDS) == 31
+    assert len(COMMANDS) == 32
 
 
 def test_a_class_is_declared_once() -> None:
