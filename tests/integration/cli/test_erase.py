@@ -72,7 +72,7 @@ def test_a_key_has_the_type_of_its_column(cli: Cli) -> None:
 
 
 def test_a_topic_like_another_one(cli: Cli) -> None:
-    arguments = ("--column", "id:int64!", "--key", "id", "--partitions", "3", "--config", "cleanup.policy=compact")
+    arguments = ("--column", "id:int64!", "--key", "id", "--partitions", "3", "--config", "compression.type=snappy")
     cli.ok("topic", "create", "old", *arguments)
     cli.ok("topic", "create", "new", "--like", "old", "--config", "segment.bytes=5000000")
     with txnstore.open(cli.url, read_only=True) as store:
