@@ -35,6 +35,25 @@ class Address(click.ParamType[tuple[str, int]]):
         return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def bind_on(address: tuple[str, int]) -> socket.socket:
+    """Return a socket that is bound to a host and a port, which other processes of this user may bind, too.
+
+    Those that listen share the connections; one that does not keeps the port for them.
+
+    Raises:
+        CommandError: The address cannot be bound.
+    """
+    bound = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise CommandError(f"{address_text(*address)} cannot be listened on: {error.strerror}") from error
+    return bound
+
+
 def listen_on(address: tuple[str, int]) -> socket.socket:
     """Return a socket that listens at a host and a port.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import click
 from txnstore.cli.commands.maintain import END_SECONDS, end_within, maintenance_text
 from txnstore.cli.confirm import is_terminal
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.listening import LOOPBACK, Address, listen_on
+from txnstore.cli.listening import LOOPBACK, Address, bind_on, listen_on
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError, StorageRefusedError
 from txnstore.phrases import address_text
@@ -23,6 +24,7 @@ from txnstore.runtime import Runtime
 
 if TYPE_CHECKING:
     import socket
+    from multiprocessing.connection import Connection as Pipe
 
     from txnstore.compactor import Maintenance
     from txnstore.connection import Connection
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from txnstore.gateway.security import Security
     from txnstore.gateway.tokens import Tokens
 
+#: The most workers.
+_MAX_WORKERS = 64
 #: Addresses that stand for all of this machine, to listen on.
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - Compared with.
 _FILE_TYPE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -95,6 +99,13 @@ class Property(click.ParamType[tuple[str, str]]):
     is_flag=True,
     help="Ask for a password, or read a line of standard input, print its line for the file of --sasl, and end.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1, max=_MAX_WORKERS),
+    default=1,
+    show_default=True,
+    help="Processes that serve the address of --listen, each with a port of its own after it.",
+)
 @click.option("--metrics", type=Address(), help="Serve http://HOST:PORT/metrics, and /health.")
 @click.option("--maintain", is_flag=True, help="Also maintain the store, as `txnstore maintain` does.")
 @click.option(
@@ -113,6 +124,7 @@ def gateway(
     tls_client_ca: Path | None,
     sasl: Path | None,
     hash_password: bool,
+    workers: int,
     metrics: tuple[str, int] | None,
     maintain: bool,
     insecure: bool,
@@ -133,8 +145,15 @@ def gateway(
         _print_hash()
         return
     gateway_properties = _properties(properties)
-    security = _security((tls_cert, tls_key, tls_client_ca), sasl, gateway_properties, insecure=insecure)
+    make_security = partial(_security, (tls_cert, tls_key, tls_client_ca), sasl, gateway_properties, insecure=insecure)
+    security = make_security()
     _check_exposure(listen[0], advertise, security, insecure=insecure)
+    if workers > 1:
+        places = _Places.bound(listen, advertise, peers, workers)
+        _serve_by_workers(
+            app, places, gateway_properties, make_security, metrics, maintain=maintain, reloads=bool(security.watched)
+        )
+        return
     with contextlib.ExitStack() as resources:
         if app.debug:
             resources.enter_context(printed_logs(times=True))
@@ -171,6 +190,173 @@ def _maintenance(app: App, resources: contextlib.ExitStack) -> Maintenance:
     resources.callback(end)
     maintenance.start()
     return maintenance
+
+
+# Workers --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The addresses of workers.
+
+    Attributes:
+        shared: The one that they share.
+        own: That of each.
+        advertised: Where clients connect to each of them.
+        nodes: Where clients connect to each worker of each machine.
+        reserved: The sockets that keep the addresses for them.
+    """
+
+    shared: tuple[str, int]
+    own: tuple[tuple[str, int], ...]
+    advertised: tuple[tuple[str, int], ...]
+    nodes: tuple[tuple[str, int], ...]
+    reserved: tuple[socket.socket, ...] = ()
+
+    @classmethod
+    def bound(
+        cls,
+        listen: tuple[str, int],
+        advertise: tuple[str, int] | None,
+        peers: tuple[tuple[str, int], ...],
+        workers: int,
+    ) -> _Places:
+        """Bind the addresses, so that they are free: the ports after that of ``listen``, or any for port 0."""
+        listen_on(listen).close()  # Other processes of this user may share what is bound below, and must not.
+        reserved = [bind_on(listen)]
+        host, port = reserved[0].getsockname()[:2]
+        ports = [port + number if listen[1] else 0 for number in range(1, workers + 1)]
+        reserved += [bind_on((listen[0], each)) for each in ports]
+        own = tuple((host, each.getsockname()[1]) for each in reserved[1:])
+        address = _advertised_address([advertise] if advertise else [(host, port), (listen[0], port)], peers)
+        advertised = own if advertise is None and not peers else _ports_after(address, workers)
+        nodes = tuple(node for peer in peers for node in _ports_after(peer, workers)) or advertised
+        return cls((host, port), own, advertised, nodes, tuple(reserved))
+
+    def local(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """Where this machine reaches its workers, by the address that clients connect to."""
+        names = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - In the place of these.
+        return {
+            advertised: (names.get(host, host), port)
+            for advertised, (host, port) in zip(self.advertised, self.own, strict=True)
+        }
+
+
+def _ports_after(address: tuple[str, int], count: int) -> tuple[tuple[str, int], ...]:
+    return tuple((address[0], address[1] + number) for number in range(1, count + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a worker has to do: its parent sends it to the new process."""
+
+    number: int
+    places: _Places
+    connection: Connection
+    properties: Properties
+    make_security: Callable[[], Security]
+    debug: bool
+
+
+def _serve_by_workers(
+    app: App,
+    places: _Places,
+    properties: Properties,
+    make_security: Callable[[], Security],
+    metrics: tuple[str, int] | None,
+    *,
+    maintain: bool,
+    reloads: bool,
+) -> None:
+    """Keep workers until SIGTERM."""
+    import asyncio
+    import multiprocessing
+
+    from txnstore.gateway.gateway import GRACE
+    from txnstore.gateway.workers import Started, WorkerError, Workers
+
+    with contextlib.ExitStack() as resources:
+        for reserved in places.reserved:
+            resources.enter_context(reserved)
+        metrics_listener = None if metrics is None else resources.enter_context(listen_on(metrics))
+        with app.connect_unloaded(read_only=False) as connection, app.progress("opening the store"):
+            connection.load()  # So that a mistake is said once, and not by each worker.
+            url = connection.url
+        resources.enter_context(printed_logs(logging.DEBUG if app.debug else logging.INFO, times=True))
+        maintenance = _maintenance(app, resources) if maintain else None
+        spawn = multiprocessing.get_context("spawn")
+        sent_places = replace(places, reserved=())
+
+        def start(number: int) -> Started:
+            own_end, other_end = spawn.Pipe()
+            new_connection = app.connect_unloaded(read_only=False)
+            work = _Work(number, sent_places, new_connection, properties, make_security, app.debug)
+            process = spawn.Process(target=_work, args=(work, other_end), name=f"txnstore gateway worker {number}")
+            process.start()
+            other_end.close()
+            return Started(process, own_end)
+
+        def print_addresses() -> None:
+            _print_addresses(places.reserved[0], metrics_listener)
+
+        workers = Workers(start, len(places.own), GRACE + 2, reloads)
+        try:
+            asyncio.run(workers.run(print_addresses, metrics_listener, partial(_workers_text, url, maintenance)))
+        except WorkerError as error:
+            raise CommandError(str(error)) from error
+
+
+def _work(work: _Work, pipe: Pipe) -> None:
+    """Be a worker."""
+    import asyncio
+
+    from txnstore.errors import TxnStoreError
+    from txnstore.gateway.gateway import run
+    from txnstore.gateway.workers import Siblings
+
+    places, number = work.places, work.number
+    try:
+        with contextlib.ExitStack() as resources:
+            resources.enter_context(printed_logs(logging.DEBUG if work.debug else logging.INFO, times=True))
+            resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
+            security = work.make_security()
+            own, shared = (resources.enter_context(bind_on(each)) for each in (places.own[number], places.shared))
+            connection = resources.enter_context(work.connection)
+            connection.load()
+            with contextlib.suppress(StorageRefusedError):  # The gateway logs that it can only read.
+                connection.check_storage()
+            siblings = Siblings(len(places.own), shared, places.local(), pipe)
+            metrics = None, partial(_metrics_text, connection, None)
+            advertised = places.advertised[number]
+            asyncio.run(
+                run(
+                    connection,
+                    work.properties,
+                    own,
+                    advertised,
+                    places.nodes,
+                    security,
+                    lambda: None,
+                    metrics,
+                    siblings,
+                )
+            )
+    except (CommandError, TxnStoreError) as error:
+        print(f"error: worker {number}: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def _workers_text(url: str, maintenance: Maintenance | None, serving: int, restarts: int) -> str:
+    """Return the metrics of the parent of workers, and of its maintenance, in Prometheus' format."""
+    from txnstore.gateway.metrics import WORKER_FAMILIES
+    from txnstore.monitoring.prometheus import families
+
+    values = (serving, restarts)
+    rows = [(name, kind, text, None, value) for (name, text, kind), value in zip(WORKER_FAMILIES, values, strict=True)]
+    return families(rows, url) + ("" if maintenance is None else maintenance_text(maintenance, url))
+
+
+# Options --------------------------------------------------------------------------------------------------------------
 
 
 def _properties(properties: Sequence[tuple[str, str]]) -> Properties:

@@ -38,6 +38,7 @@ from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request, field_value
+from txnstore.gateway.workers import Siblings
 from txnstore.phrases import address_text
 from txnstore.storage.probe import check_writes
 from txnstore.storage.redact import redact
@@ -66,6 +67,7 @@ class Gateway:
         peers: The addresses of all gateways of the store, in the same order at each of them, this one included; empty:
             there is only this one.
         security: How clients are known, and whether connections are encrypted.
+        siblings: The other workers of this machine; None: it has none.
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class Gateway:
         advertised_address: tuple[str, int] | None = None,
         peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
+        siblings: Siblings | None = None,
     ) -> None:
+        self._listeners = [listener] if siblings is None else [listener, siblings.shared]
         self._listener, self._security, self._url = listener, security, redact(connection.url)
         self._failures = 0
         self._taking_over: asyncio.Task[None] | None = None
@@ -89,7 +93,14 @@ class Gateway:
         own_node = next(node for node in nodes if (node.host, node.port) == (host, port))
         chains, encrypted = len(connection.chains), security.tls is not None
         self._peers = Peers(
-            nodes, own_node, chains, connection.store_id, encrypted=encrypted, on_change=self._on_peer_change
+            nodes,
+            own_node,
+            chains,
+            connection.store_id,
+            encrypted=encrypted,
+            on_change=self._on_peer_change,
+            workers=1 if siblings is None else siblings.count,
+            local=None if siblings is None else siblings.local,
         )
         self._commits = commits = Commits(connection, self._threads, self._freshness.publish_loaded)
         sessions = Sessions(self._freshness, commits)
@@ -134,7 +145,7 @@ class Gateway:
             self._watch_task.add_done_callback(report_failure)
         await loop.run_in_executor(self._threads, _warm_up)
         address = address_text(*self._listener.getsockname()[:2])
-        await self._server.listen(self._listener, self._security.listener_context())
+        await self._server.listen(*self._listeners, tls=self._security.listener_context())
         await self._peers.start()
         if self._taking_over is None:
             self._take_over()  # No peer changed, so the view of the new connection is recent enough.
@@ -157,7 +168,7 @@ class Gateway:
 
     def _coordinates(self, group: str) -> bool:
         """Whether this gateway is the coordinator of a group, as far as it can tell."""
-        return self._peers.leader(chain_of_group(group, self._peers.chains)) == self._peers.own
+        return self._peers.leader(chain_of_group(group, self._peers.chains), group) == self._peers.own
 
     def _on_peer_change(self) -> None:
         """Leave the groups that other gateways coordinate now, and take over those that this one does."""
@@ -318,9 +329,12 @@ async def run(
     peers: Sequence[tuple[str, int]],
     security: Security,
     on_ready: Callable[[], None],
-    metrics: tuple[socket.socket, Callable[[GatewayMetrics], str]] | None = None,
+    metrics: tuple[socket.socket | None, Callable[[GatewayMetrics], str]] | None = None,
+    siblings: Siblings | None = None,
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second one ends the process at once.
+
+    A worker ends by SIGTERM, once, and with its parent, which gets the signals of a terminal.
 
     Args:
         listener: The socket to listen on.
@@ -328,7 +342,9 @@ async def run(
         peers: The addresses of all gateways of the store; empty: there is only this one.
         security: How clients are known, and whether connections are encrypted.
         on_ready: Called when clients can connect.
-        metrics: The socket to serve metrics on, and what makes their text; None: they are not served.
+        metrics: The socket to serve metrics on, and what makes their text; None: they are not served. A worker has no
+            such socket.
+        siblings: The other workers of this machine; None: it has none.
     """
     loop, stop_signal = asyncio.get_running_loop(), asyncio.Event()
 
@@ -338,10 +354,14 @@ async def run(
             signal.signal(number, signal.SIG_DFL)
         stop_signal.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    if siblings is None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+    else:
+        loop.add_signal_handler(signal.SIGTERM, stop_signal.set)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     limited_logger("asyncio")  # It logs errors of accepting connections, which clients can cause.
-    gateway = Gateway(connection, properties, listener, advertised_address, peers, security)
+    gateway = Gateway(connection, properties, listener, advertised_address, peers, security, siblings)
     if security.watched:
         reloads = set[asyncio.Task[None]]()
 
@@ -356,9 +376,11 @@ async def run(
     try:
         await asyncio.to_thread(_check_writes, connection)
         await gateway.start()
-        if metrics is not None:
+        if metrics is not None and metrics[0] is not None:
             metrics_server = MetricsServer(lambda: metrics[1](gateway.metrics()))
             await metrics_server.listen(metrics[0])
+        if siblings is not None:
+            siblings.attach(stop_signal.set, lambda: "" if metrics is None else metrics[1](gateway.metrics()))
         on_ready()
         await stop_signal.wait()
     finally:

@@ -205,7 +205,7 @@ class Metadata:
     def _partition_fields(self, topic: str, number: int) -> Mapping[str, Any]:
         """Return the fields of a partition: the gateway that leads its chain is its leader and only replica."""
         peers = self._services.peers
-        node = peers.leader(chain_of_partition(TopicPartition(topic, number), peers.chains)).node_id
+        node = peers.leader(chain_of_partition(TopicPartition(topic, number), peers.chains), topic, number).node_id
         return {
             "error_code": ErrorCode.none,
             "partition_index": number,
@@ -299,7 +299,7 @@ class Metadata:
         kind = field_value(request.body, "key_type", _GROUP)
         keys = field_value(request.body, "coordinator_keys")
         requested_keys = [request.body.key] if keys is None else keys
-        await self._services.peers.confirm({self._chain_of_key(key, kind) for key in requested_keys})
+        await self._services.peers.confirm({(self._chain_of_key(key, kind), key) for key in requested_keys})
         coordinators = [self._coordinator(key, kind, client) for key in requested_keys]
         return coordinators[0] if keys is None else {"coordinators": coordinators}
 
@@ -317,7 +317,7 @@ class Metadata:
         except AuthorizationError as error:
             code = code_of(error, Api.FIND_COORDINATOR, 0)
             return {**without_node, "error_code": code, "error_message": message_of(error)}
-        node = self._services.peers.leader(self._chain_of_key(key, kind))
+        node = self._services.peers.leader(self._chain_of_key(key, kind), key)
         return {"key": key, "node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}
 
 

@@ -107,6 +107,13 @@ FAMILIES: tuple[MetricFamily, ...] = (
 )
 
 
+#: The metrics of the parent of several workers: name, help and kind.
+WORKER_FAMILIES: tuple[tuple[str, str, Literal["counter", "gauge"]], ...] = (
+    ("gateway_workers", "Workers that serve.", "gauge"),
+    ("gateway_worker_restarts", "Workers that have died, and were started again.", "counter"),
+)
+
+
 class MetricsServer:
     """Serves metrics to Prometheus: ``GET /metrics`` over HTTP/1.0; and ``GET /health``, with status 200 or 503.
 

@@ -78,6 +78,8 @@ class Peers:
         chains: The number of chains of the store.
         encrypted: Whether the gateways listen with TLS.
         on_change: Called when a peer has begun or ceased to answer.
+        workers: How many gateways in a row are the workers of one machine.
+        local: Where this machine reaches its other workers, by the address that clients connect to.
     """
 
     def __init__(
@@ -89,6 +91,8 @@ class Peers:
         *,
         encrypted: bool,
         on_change: Callable[[], None],
+        workers: int = 1,
+        local: Mapping[tuple[str, int], tuple[str, int]] | None = None,
     ) -> None:
         self.own = own_node
         #: All gateways, whether they live or not.
@@ -99,6 +103,7 @@ class Peers:
         self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
         self._on_change = on_change
+        self._workers, self._local = workers, local or {}
         #: The time of each peer's last response, by the clock of the loop; without peers that have refused since.
         self._last_answers: dict[Node, float] = {}
         #: The peers that serve another store.
@@ -116,7 +121,7 @@ class Peers:
             InvalidConfigError: One of them serves another store.
         """
         self._last_contacts = dict.fromkeys(self._other_nodes, asyncio.get_running_loop().time())
-        if len(self.nodes) > self.chains:
+        if len(self.nodes) // self._workers > self.chains:
             extra = {"gateways": [node.address for node in self.nodes], "chains": self.chains}
             _LOG.warning("the store has fewer chains than gateways, so some lead nothing", extra=extra)
         if self._other_nodes:
@@ -142,18 +147,28 @@ class Peers:
             if node in self.live or now - self._last_contacts.get(node, -_LISTED_AFTER_END) < _LISTED_AFTER_END
         )
 
-    def leader(self, chain: int) -> Node:
-        """The gateway that leads a chain."""
-        return _leaders(self.live, self.chains)[chain]
+    def leader(self, chain: int, name: str = "", number: int = 0) -> Node:
+        """The gateway that leads what has this name in a chain: a group, or the partition of this number of a topic.
 
-    async def confirm(self, chains: Collection[int]) -> None:
-        """Ask the leaders of these chains again, so that a gateway that has ended does not lead them any more.
+        Where there are fewer chains than gateways, a chain is led by a machine, whose workers share its entries: each
+        of them leads a part.
+        """
+        if self._workers == 1 or self.chains >= len(self.nodes):
+            return _leaders(self.live, self.chains)[chain]
+        first_workers = (node.node_id - node.node_id % self._workers for node in self.live)
+        machines = tuple(self.nodes[node_id] for node_id in dict.fromkeys(first_workers))
+        machine = _leaders(machines, self.chains)[chain].node_id // self._workers
+        workers = _ranked(tuple(node for node in self.live if node.node_id // self._workers == machine), name)
+        return workers[number % len(workers)]
+
+    async def confirm(self, names: Collection[tuple[int, str]]) -> None:
+        """Ask the leaders of these chains and names again, so that a gateway that has ended does not lead any more.
 
         Clients look for a coordinator within milliseconds after they have lost one. The next round of requests may be
         a second away, and some clients stop after two wrong answers.
         """
         confirmed = {self.own}
-        while leaders := {self.leader(chain) for chain in chains} - confirmed:
+        while leaders := {self.leader(chain, name) for chain, name in names} - confirmed:
             self._record_answers(dict(zip(leaders, await asyncio.gather(*map(self._ask, leaders)), strict=True)))
             confirmed |= leaders
 
@@ -220,7 +235,8 @@ class Peers:
         loop = asyncio.get_running_loop()
         host = node.host if self.encrypted else None
         errors: list[OSError] = []
-        for *_, address in await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
+        place = self._local.get((node.host, node.port), (node.host, node.port))
+        for *_, address in await loop.getaddrinfo(*place, type=socket.SOCK_STREAM):
             try:
                 return await asyncio.open_connection(*address[:2], ssl=self._tls, server_hostname=host)
             except OSError as error:
@@ -251,7 +267,13 @@ def _leaders(live: tuple[Node, ...], chains: int) -> tuple[Node, ...]:
     return tuple(leaders)
 
 
-def _rendezvous_hash(chain: int, node: Node) -> bytes:
+@lru_cache(maxsize=4096)
+def _ranked(workers: tuple[Node, ...], name: str) -> tuple[Node, ...]:
+    """The workers of a machine in an order of their own for each name, which loses and gains workers in place."""
+    return tuple(sorted(workers, key=partial(_rendezvous_hash, name)))
+
+
+def _rendezvous_hash(chain: int | str, node: Node) -> bytes:
     return hashlib.sha256(f"{node.host}:{node.port}/{chain}".encode()).digest()
 
 

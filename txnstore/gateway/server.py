@@ -198,7 +198,7 @@ class Server:
         self._max_connections = max_connections
         self._scratch = memoryview(bytearray(CHUNK))
         self._connections: dict[asyncio.Task[None], _Connection] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         #: The time of the last check of the loop's clock, the processor time then, and the next check.
         self._checked_at = self._processor_time = 0.0
         self._next_clock_check: asyncio.TimerHandle | None = None
@@ -208,17 +208,19 @@ class Server:
         #: Encodes large responses, one at a time, because one of 100,000 partitions takes much memory meanwhile.
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="gateway responses")
 
-    async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Start to listen on a bound socket."""
+    async def listen(self, *listeners: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Start to listen on bound sockets."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Stream(self._scratch, self._connected),
-            sock=listener,
-            ssl=tls,
-            backlog=1024,
-            ssl_handshake_timeout=_TLS_TIMEOUT if tls is not None else None,
-            ssl_shutdown_timeout=_TLS_TIMEOUT if tls is not None else None,
-        )
+        for listener in listeners:
+            server = await loop.create_server(
+                lambda: Stream(self._scratch, self._connected),
+                sock=listener,
+                ssl=tls,
+                backlog=1024,
+                ssl_handshake_timeout=_TLS_TIMEOUT if tls is not None else None,
+                ssl_shutdown_timeout=_TLS_TIMEOUT if tls is not None else None,
+            )
+            self._servers.append(server)
         self._checked_at, self._processor_time = loop.time(), time.process_time()
         self._next_clock_check = loop.call_later(_CLOCK_INTERVAL, self._check_clock, loop)
 
@@ -262,8 +264,8 @@ class Server:
         self.is_draining = True
         if self._next_clock_check is not None:
             self._next_clock_check.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in self._connections.values():
             connection.drain()
         if not self._connections:

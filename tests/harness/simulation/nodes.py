@@ -69,7 +69,7 @@ class _Listener:
         self.handlers = handlers
         self.traffic = Traffic()
 
-    async def listen(self, *_: object) -> None:
+    async def listen(self, *_: object, tls: object = None) -> None:
         """No client connects."""
 
     async def close(self, _grace: float) -> bool:
@@ -86,7 +86,7 @@ class _Peers(Peers):
     async def close(self) -> None:
         pass
 
-    async def confirm(self, chains: Collection[int]) -> None:
+    async def confirm(self, names: Collection[tuple[int, str]]) -> None:
         """It believes the last report."""
 
     def believe(self, live: set[int]) -> None:

@@ -47,6 +47,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["--tls-cert", __file__], 2, "are given together"),
         (["--tls-cert", __file__, "--tls-key", __file__], 1, "TLS cannot use"),
         (["--sasl", __file__], 1, "cannot be read"),
+        (["--tls-client-ca", __file__], 2, "needs --tls-cert"),
+        (["--property", "sasl.oauthbearer.jwks.endpoint.url=file:///none"], 1, "expected.issuer is missing"),
+        (["--workers", "0"], 2, "1<=x<=64"),
         (["--sasl", "/none"], 2, "does not exist"),
         (["--listen", "127.0.0.1:0", "--peers", "10.0.0.1:9092"], 2, "is not one of them"),
         (["--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,b:1,b:1"], 2, "b:1 is named twice"),
@@ -67,6 +70,14 @@ def test_a_port_in_use_is_said(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         host, port = taken.getsockname()
         result = cli("gateway", "--listen", f"{host}:{port}")
+    assert (result.status, f"{host}:{port} cannot be listened on" in result.err) == (1, True), result
+
+
+def test_a_port_in_use_is_said_of_workers_too(cli: Cli) -> None:
+    """Though they share theirs with each other."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        host, port = taken.getsockname()
+        result = cli("gateway", "--listen", f"{host}:{port}", "--workers", "2")
     assert (result.status, f"{host}:{port} cannot be listened on" in result.err) == (1, True), result
 
 

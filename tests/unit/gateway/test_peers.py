@@ -235,13 +235,13 @@ def test_a_gateway_where_nothing_listens_is_no_coordinator() -> None:
         gateways.does = dict.fromkeys((first, second), "answered")
         await gateways._ask_all()
         chain = next(chain for chain in range(CHAINS) if gateways.leader(chain) == first)
-        await gateways.confirm([chain])
+        await gateways.confirm([(chain, "")])
         assert [*gateways.live] == nodes
         gateways.does = {first: "refused", second: "silent"}
-        await gateways.confirm([chain])
+        await gateways.confirm([(chain, "")])
         assert [*gateways.live] == [own, second], "who says nothing may be at work"
         gateways.does = {second: "refused"}
-        await gateways.confirm([next(chain for chain in range(CHAINS) if gateways.leader(chain) == second)])
+        await gateways.confirm([(next(chain for chain in range(CHAINS) if gateways.leader(chain) == second), "")])
         assert [*gateways.live] == [own]
         assert [*gateways.listed()] == nodes
 
@@ -263,3 +263,41 @@ def test_a_peer_of_another_store_leads_nothing(caplog: pytest.LogCaptureFixture)
         assert gateways.live == tuple(nodes)
 
     _run(scenario)
+
+
+# Workers --------------------------------------------------------------------------------------------------------------
+
+
+def workers_of(machines: int, count: int, chains: int, live: Callable[[Node], bool] = lambda _: True) -> Peers:
+    """The workers of several machines, as the first one sees them."""
+    nodes = [Node(m * count + w, f"10.0.0.{m}", 9093 + w) for m in range(machines) for w in range(count)]
+    made = Peers(nodes, nodes[0], chains, STORE, encrypted=False, on_change=lambda: None, workers=count)
+    made.live = tuple(node for node in nodes if live(node))
+    return made
+
+
+def test_the_workers_of_the_machine_that_leads_a_chain_share_it() -> None:
+    gateways = workers_of(2, 4, chains=2)
+    machine = gateways.leader(0).host
+    assert gateways.leader(1).host != machine
+    assert {gateways.leader(0, "t", number).host for number in range(8)} == {machine}
+    leaders = [gateways.leader(0, "t", number).node_id for number in range(8)]
+    assert all(leaders.count(leader) == 2 for leader in leaders), "each leads as many as the others"
+    assert len({gateways.leader(0, f"group-{number}") for number in range(50)}) == 4
+
+
+def test_a_worker_that_has_ended_leads_nothing_and_its_machine_keeps_its_chain() -> None:
+    before = workers_of(2, 2, chains=2)
+    dead = before.leader(0, "t", 0)
+    after = workers_of(2, 2, chains=2, live=lambda node: node != dead)
+    assert after.leader(0, "t", 0).host == dead.host
+    assert after.leader(0, "t", 0) != dead
+    without_machine = workers_of(2, 2, chains=2, live=lambda node: node.host != dead.host)
+    assert without_machine.leader(0, "t", 0).host != dead.host
+
+
+def test_with_as_many_chains_as_workers_each_chain_has_one_writer() -> None:
+    gateways = workers_of(1, 4, chains=8)
+    for chain in range(8):
+        assert len({gateways.leader(chain, "t", number) for number in range(8)}) == 1
+    assert len({gateways.leader(chain) for chain in range(8)}) == 4

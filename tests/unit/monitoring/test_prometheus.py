@@ -17,6 +17,7 @@ from txnstore import Store, TopicPartition
 from txnstore.compactor.maintain.metrics import FAMILIES as MAINTENANCE
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.metrics import FAMILIES as GATEWAY
+from txnstore.gateway.metrics import WORKER_FAMILIES
 from txnstore.metrics import GroupLag, StoreStatus, TransactionStatus
 from txnstore.monitoring.catalogue import DURATIONS, PROCESS, STATUS
 from txnstore.storage.counting import CountingStore
@@ -48,6 +49,7 @@ def exported_names() -> set[str]:
 def families() -> dict[str, tuple[str, str | None]]:
     """The kinds and labels of the metrics of gateways, and of what maintains a store, by name."""
     found = {f"txnstore_{each.name}{'_total' * (each.kind == 'counter')}": (each.kind, each.label) for each in GATEWAY}
+    found |= {f"txnstore_{name}{'_total' * (kind == 'counter')}": (kind, None) for name, _, kind in WORKER_FAMILIES}
     return found | {f"txnstore_{name}_total": (kind, label) for name, kind, _, label in MAINTENANCE}
 
 

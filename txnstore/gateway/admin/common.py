@@ -32,10 +32,9 @@ def on_topic(operation: Operation, name: str) -> Right:
     return Right(operation, "TOPIC", (name,))
 
 
-def led_chains(services: Services) -> frozenset[int]:
-    """The chains that this gateway leads: clients ask all gateways for lists, and merge the responses."""
-    peers = services.peers
-    return frozenset(chain for chain in range(peers.chains) if peers.leader(chain) == peers.own)
+def is_led(services: Services, chain: int, name: str, number: int = 0) -> bool:
+    """Whether this gateway leads what has this name: clients ask all gateways for lists, and merge the responses."""
+    return services.peers.leader(chain, name, number) == services.peers.own
 
 
 def error_fields(error: TxnStoreError | RefusedError, api: Api, version: int) -> dict[str, object]:

@@ -21,7 +21,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
-from txnstore.gateway.admin.common import error_fields, led_chains, on_cluster, on_topic
+from txnstore.gateway.admin.common import error_fields, is_led, on_cluster, on_topic
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
@@ -97,8 +97,9 @@ class Groups:
         def visible(names: Iterable[str]) -> Sequence[str]:
             return [name for name in names if sees_all or services.may(client, _on_group("DESCRIBE", name))]
 
-        own_chains = led_chains(services)
-        stored_names = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in own_chains]
+        stored_names = [
+            name for name in visible(view.groups) if is_led(services, chain_of_group(name, view.chains), name)
+        ]
         groups_by_name = await self._describe_stored(view, stored_names)
         loaded_groups = self._classic.live_groups()  # Newer than their state in the chain.
         groups_by_name |= {name: loaded_groups[name] for name in visible(loaded_groups)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -13,7 +14,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, TxnStoreError, UndecidedRecordsError
-from txnstore.gateway.admin.common import error_fields, led_chains, on_cluster
+from txnstore.gateway.admin.common import error_fields, is_led, on_cluster
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Client, Fields, Handler
@@ -74,8 +75,11 @@ class Partitions:
             numbers_by_topic = {name: list(range(topic.partitions)) for name, topic in sorted(view.topics.items())}
         else:
             numbers_by_topic = {topic.topic: list(topic.partitions) for topic in requested_topics}
-        own_chains = led_chains(self._services)
-        topics = await self._services.in_thread(lambda: _partition_sizes(view, numbers_by_topic, own_chains))
+
+        def is_own(tp: TopicPartition) -> bool:
+            return is_led(self._services, chain_of_partition(tp, view.chains), *tp)
+
+        topics = await self._services.in_thread(lambda: _partition_sizes(view, numbers_by_topic, is_own))
         directory = {
             "log_dir": self._services.connection.url,
             "topics": topics,
@@ -115,12 +119,14 @@ class Partitions:
         return {"topics": ()}
 
 
-def _partition_sizes(view: View, numbers_by_topic: dict[str, list[int]], chains: frozenset[int]) -> list[Fields]:
-    """The size of each existing partition of these chains. In a thread: a log may have a million batches."""
+def _partition_sizes(
+    view: View, numbers_by_topic: dict[str, list[int]], is_own: Callable[[TopicPartition], bool]
+) -> list[Fields]:
+    """The size of each existing partition that is this gateway's. In a thread: a log may have a million batches."""
     topics: list[Fields] = []
     for name, numbers in numbers_by_topic.items():
         tps = [TopicPartition(name, number) for number in numbers]
-        logs = [(tp.partition, view.partition(tp)) for tp in tps if chain_of_partition(tp, view.chains) in chains]
+        logs = [(tp.partition, view.partition(tp)) for tp in tps if is_own(tp)]
         partitions = [
             {"partition_index": number, "partition_size": sum(batch.size for batch in log.batches)}
             for number, log in logs

@@ -19,7 +19,7 @@ from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.core.transactions.sessions import client_identity
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, TxnStoreError
-from txnstore.gateway.admin.common import error_fields, led_chains, on_cluster, on_topic
+from txnstore.gateway.admin.common import error_fields, is_led, on_cluster, on_topic
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Client, Fields, Handler
@@ -137,11 +137,12 @@ class AdminTransactions:
         except RefusedError as error:
             return {"error_code": error.code, "unknown_state_filters": unknown_states, "transaction_states": ()}
         view, now = await self._services.freshness.head(), self._services.connection.runtime.clock()
-        own_chains = led_chains(self._services)
         matching_txns = [
             txn
             for _, txn in sorted(view.transactions.items())
-            if chain_of_transactional_id(txn.transactional_id, view.chains) in own_chains
+            if is_led(
+                self._services, chain_of_transactional_id(txn.transactional_id, view.chains), txn.transactional_id
+            )
             and (txn.state in states if body.state_filters else txn.state is not TxnState.DEAD)
             and (not body.producer_id_filters or txn.producer_id in body.producer_id_filters)
             and (duration < 0 or _has_run_longer(txn, now, duration))
