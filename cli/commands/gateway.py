@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -66,6 +67,18 @@ class Property(click.ParamType[tuple[str, str]]):
         return name.strip(), text.strip()
 
 
+class Rack(click.ParamType[str]):
+    """The name of a zone."""
+
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not re.fullmatch(r"[\w.:-]{1,100}", text, re.ASCII):
+            self.fail(f"{text!r} is no name of a zone: 1 to 100 letters, digits and ._:- are", param, ctx)
+        return text
+
+
 @click.command()
 @click.option(
     "--listen", type=Address(), default="127.0.0.1:9092", show_default=True, help="Where to listen; port 0: a free one."
@@ -106,6 +119,11 @@ class Property(click.ParamType[tuple[str, str]]):
     show_default=True,
     help="Processes that serve the address of --listen, each with a port of its own after it.",
 )
+@click.option(
+    "--rack",
+    type=Rack(),
+    help="The zone of this gateway: clients of a zone are sent to its gateways (docs/gateway.md).",
+)
 @click.option("--metrics", type=Address(), help="Serve http://HOST:PORT/metrics, and /health.")
 @click.option("--maintain", is_flag=True, help="Also maintain the store, as `txnstore maintain` does.")
 @click.option(
@@ -125,6 +143,7 @@ def gateway(
     sasl: Path | None,
     hash_password: bool,
     workers: int,
+    rack: str | None,
     metrics: tuple[str, int] | None,
     maintain: bool,
     insecure: bool,
@@ -151,7 +170,14 @@ def gateway(
     if workers > 1:
         places = _Places.bound(listen, advertise, peers, workers)
         _serve_by_workers(
-            app, places, gateway_properties, make_security, metrics, maintain=maintain, reloads=bool(security.watched)
+            app,
+            places,
+            gateway_properties,
+            make_security,
+            metrics,
+            rack or "",
+            maintain=maintain,
+            reloads=bool(security.watched),
         )
         return
     with contextlib.ExitStack() as resources:
@@ -175,7 +201,17 @@ def gateway(
         if metrics_listener is not None:
             metrics_source = metrics_listener, partial(_metrics_text, connection, maintenance)
         asyncio.run(
-            run(connection, gateway_properties, listener, advertised, peers, security, print_addresses, metrics_source)
+            run(
+                connection,
+                gateway_properties,
+                listener,
+                advertised,
+                peers,
+                security,
+                print_addresses,
+                metrics_source,
+                rack=rack or "",
+            )
         )
 
 
@@ -255,6 +291,7 @@ class _Work:
     connection: Connection
     properties: Properties
     make_security: Callable[[], Security]
+    rack: str
     debug: bool
 
 
@@ -264,6 +301,7 @@ def _serve_by_workers(
     properties: Properties,
     make_security: Callable[[], Security],
     metrics: tuple[str, int] | None,
+    rack: str,
     *,
     maintain: bool,
     reloads: bool,
@@ -290,7 +328,7 @@ def _serve_by_workers(
         def start(number: int) -> Started:
             own_end, other_end = spawn.Pipe()
             new_connection = app.connect_unloaded(read_only=False)
-            work = _Work(number, sent_places, new_connection, properties, make_security, app.debug)
+            work = _Work(number, sent_places, new_connection, properties, make_security, rack, app.debug)
             process = spawn.Process(target=_work, args=(work, other_end), name=f"txnstore gateway worker {number}")
             process.start()
             other_end.close()
@@ -299,7 +337,7 @@ def _serve_by_workers(
         def print_addresses() -> None:
             _print_addresses(places.reserved[0], metrics_listener)
 
-        workers = Workers(start, len(places.own), GRACE + 2, reloads)
+        workers = Workers(start, len(places.own), GRACE + 2, reloads=reloads)
         try:
             asyncio.run(workers.run(print_addresses, metrics_listener, partial(_workers_text, url, maintenance)))
         except WorkerError as error:
@@ -339,6 +377,7 @@ def _work(work: _Work, pipe: Pipe) -> None:
                     lambda: None,
                     metrics,
                     siblings,
+                    work.rack,
                 )
             )
     except (CommandError, TxnStoreError) as error:

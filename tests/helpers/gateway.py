@@ -32,8 +32,9 @@ class RunningGateway:
         security: Security = OPEN,
         bound: socket.socket | None = None,
         peers: Sequence[tuple[str, int]] = (),
+        rack: str = "",
     ) -> None:
-        self._peers = peers
+        self._peers, self._rack = peers, rack
         self._store = store
         self._properties = Properties.from_mapping({**QUICK, **(properties or {})})
         self._security = security
@@ -61,6 +62,10 @@ class RunningGateway:
         """Let it look at its files now."""
         asyncio.run_coroutine_threadsafe(self._gateway.reload(), self._loop).result()
 
+    def requests(self, api: str) -> int:
+        """How many requests of an API it had."""
+        return self._gateway.metrics().requests.get(api, 0)
+
     @contextmanager
     def running(self) -> Iterator[RunningGateway]:
         """In the block it runs."""
@@ -81,7 +86,7 @@ class RunningGateway:
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         gateway = self._gateway = Gateway(
-            self._store._connection, self._properties, self._bound, None, self._peers, self._security
+            self._store._connection, self._properties, self._bound, None, self._peers, self._security, rack=self._rack
         )
         try:
             await gateway.start()

@@ -19,6 +19,7 @@ from txnstore.core.log.model import Partition
 from txnstore.core.log.slices import Slice
 from txnstore.core.log.visibility import check_offset, iterate_visible_slices
 from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
@@ -102,6 +103,10 @@ class Fetch:
         await self._services.freshness.recent(_OUTDATED)  # First: names are those of the topics that are read then.
         asked = named_partitions(body.topics) if session is None else session.partitions.items()
         partitions = await self._resolve([*asked], client)
+        rack = field_value(body, "rack_id", "")
+        if rack and self._is_elsewhere(rack):
+            view = await self._services.freshness.recent()
+            return _response(session, [self._redirected(partition, view, rack) for partition in partitions])
         awaited = {partition.tp for partition in partitions}
         view = await self._services.view_with(lambda view: not _is_behind(view, partitions))
         min_bytes = min(body.min_bytes, max_bytes)
@@ -124,6 +129,24 @@ class Fetch:
                 if not has_changed and results is not None:
                     return self._answer(session, results, size)
                 view = self._services.freshness.view
+
+    def _is_elsewhere(self, rack: str) -> bool:
+        """Whether a gateway of the zone of a consumer lives, and this one is of another zone."""
+        peers = self._services.peers
+        return peers.rack(peers.own) != rack and bool(peers.in_rack(rack))
+
+    def _redirected(self, partition: _RequestedPartition, view: View, rack: str) -> _Result:
+        """Return the result that sends a consumer to the gateway of its zone (KIP-392), or the error of a partition.
+
+        Without records: librdkafka drops those that come with another replica.
+        """
+        log, peers = view.partition(partition.tp), self._services.peers
+        if partition.error is not None or log is None:
+            missing = RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {partition.tp}")
+            return partition.key, _error_fields(partition, partition.error or missing)
+        node = peers.leader(chain_of_partition(partition.tp, peers.chains), *partition.tp, rack)
+        fields = _partition_fields(partition, log, ErrorCode.none)
+        return partition.key, {**fields, "preferred_read_replica": node.node_id}
 
     def _answer(self, session: FetchSession | None, results: Sequence[_Result], size: int) -> Fields:
         """Return the response with these results, of ``size`` bytes."""
@@ -217,20 +240,9 @@ class Fetch:
             data, size, is_cut = await self._records(
                 view, partition, topic, log, isolation, available_bytes, is_first=is_first
             )
-        return (
-            {
-                "partition_index": partition.tp.partition,
-                "error_code": ErrorCode.none,
-                "high_watermark": log.high_watermark,
-                "last_stable_offset": log.last_stable_offset,
-                "log_start_offset": log.log_start,
-                "aborted_transactions": () if isolation is Isolation.READ_COMMITTED else None,
-                "preferred_read_replica": -1,
-                "records": b"".join(data),
-            },
-            size,
-            is_cut,
-        )
+        aborted = () if isolation is Isolation.READ_COMMITTED else None
+        fields = _partition_fields(partition, log, ErrorCode.none)
+        return {**fields, "aborted_transactions": aborted, "records": b"".join(data)}, size, is_cut
 
     async def _records(
         self,
@@ -353,7 +365,8 @@ def _has_news(session: FetchSession, key: PartitionKey, fields: Fields) -> bool:
         return False
     is_failed = fields["error_code"] is not ErrorCode.none
     offsets = fields["high_watermark"], fields["last_stable_offset"], fields["log_start_offset"]
-    has_news = bool(fields["records"]) or is_failed or offsets != partition.told
+    is_redirected = fields["preferred_read_replica"] >= 0
+    has_news = bool(fields["records"]) or is_failed or is_redirected or offsets != partition.told
     partition.told = None if is_failed else offsets
     if fields["records"]:
         session.read_last(key)
@@ -388,12 +401,17 @@ def _next_slices(remaining_slices: Iterator[Slice]) -> list[Slice]:
 
 
 def _error_fields(partition: _RequestedPartition, error: Exception) -> Fields:
+    return _partition_fields(partition, None, code_of(error, Api.FETCH, 0))
+
+
+def _partition_fields(partition: _RequestedPartition, log: Partition | None, code: ErrorCode) -> Fields:
+    """The fields of a partition without records."""
     return {
         "partition_index": partition.tp.partition,
-        "error_code": code_of(error, Api.FETCH, 0),
-        "high_watermark": -1,
-        "last_stable_offset": -1,
-        "log_start_offset": -1,
+        "error_code": code,
+        "high_watermark": -1 if log is None else log.high_watermark,
+        "last_stable_offset": -1 if log is None else log.last_stable_offset,
+        "log_start_offset": -1 if log is None else log.log_start,
         "aborted_transactions": None,
         "preferred_read_replica": -1,
         "records": b"",

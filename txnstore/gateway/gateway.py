@@ -29,7 +29,7 @@ from txnstore.gateway.logs import limited_logger, log_omitted, log_omitted_perio
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.metrics import GatewayMetrics, MetricsServer
 from txnstore.gateway.offsets import Offsets
-from txnstore.gateway.peers import SOFTWARE, Node, Peers
+from txnstore.gateway.peers import SOFTWARE, Node, Peers, rack_feature
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
@@ -68,6 +68,7 @@ class Gateway:
             there is only this one.
         security: How clients are known, and whether connections are encrypted.
         siblings: The other workers of this machine; None: it has none.
+        rack: The zone of this gateway; empty: it has none.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Gateway:
         peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
         siblings: Siblings | None = None,
+        rack: str = "",
     ) -> None:
         self._listeners = [listener] if siblings is None else [listener, siblings.shared]
         self._listener, self._security, self._url = listener, security, redact(connection.url)
@@ -101,6 +103,7 @@ class Gateway:
             on_change=self._on_peer_change,
             workers=1 if siblings is None else siblings.count,
             local=None if siblings is None else siblings.local,
+            rack=rack,
         )
         self._commits = commits = Commits(connection, self._threads, self._freshness.publish_loaded)
         sessions = Sessions(self._freshness, commits)
@@ -313,7 +316,11 @@ def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) 
         client.software = field_value(request.body, "client_software_name", "")
         version = field_value(request.body, "client_software_version", "")
         is_foreign = client.software == SOFTWARE and version != services.connection.store_id
-        return versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
+        answer = versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
+        rack = services.peers.rack(services.peers.own)
+        if client.software == SOFTWARE and rack is not None:
+            answer = {**answer, "supported_features": [*answer["supported_features"], rack_feature(rack)]}
+        return answer
 
     handlers[Api.API_VERSIONS] = api_versions
     for part in handler_groups:
@@ -331,6 +338,7 @@ async def run(
     on_ready: Callable[[], None],
     metrics: tuple[socket.socket | None, Callable[[GatewayMetrics], str]] | None = None,
     siblings: Siblings | None = None,
+    rack: str = "",
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second one ends the process at once.
 
@@ -345,6 +353,7 @@ async def run(
         metrics: The socket to serve metrics on, and what makes their text; None: they are not served. A worker has no
             such socket.
         siblings: The other workers of this machine; None: it has none.
+        rack: The zone of this gateway; empty: it has none.
     """
     loop, stop_signal = asyncio.get_running_loop(), asyncio.Event()
 
@@ -361,7 +370,7 @@ async def run(
         loop.add_signal_handler(signal.SIGTERM, stop_signal.set)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     limited_logger("asyncio")  # It logs errors of accepting connections, which clients can cause.
-    gateway = Gateway(connection, properties, listener, advertised_address, peers, security, siblings)
+    gateway = Gateway(connection, properties, listener, advertised_address, peers, security, siblings, rack)
     if security.watched:
         reloads = set[asyncio.Task[None]]()
 

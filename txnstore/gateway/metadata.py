@@ -107,10 +107,11 @@ class Metadata:
                 await self._resolve(requested_topic, request, client) for requested_topic in distinct_topics.values()
             ]
         nodes, cluster_operations = self._listed_nodes(client), self._cluster_operations(request, client)
+        rack = rack_of(request)
 
         def build() -> Fields:
             topics_fields = [
-                self._topic_fields(topic, client, with_operations=with_operations)
+                self._topic_fields(topic, client, with_operations=with_operations, rack=rack)
                 if isinstance(topic, CatalogTopic)
                 else topic
                 for topic in topics
@@ -124,13 +125,14 @@ class Metadata:
             return build if is_large else build()
         # The rights of the client were checked above, for this request; what else depends on them is in the key.
         names = tuple(topic.name for topic in found)
-        asked = request.version, names, with_operations, *cluster_operations.values()
+        asked = request.version, names, with_operations, *cluster_operations.values(), rack
         key = self._number_of_basis(catalog), tuple(nodes), self._services.principal(client), *asked
         return SharedResponse(self._responses, key, build, in_thread=is_large)
 
     def _number_of_basis(self, catalog: object) -> int:
         """Return the number of the catalog, the rules and the live gateways; forget responses of earlier ones."""
-        basis = catalog, self._services.connection.chain.state.authorization, self._services.peers.live
+        peers = self._services.peers
+        basis = catalog, self._services.connection.chain.state.authorization, peers.live, peers.racks_changed
         if len(self._basis) != len(basis) or any(map(is_not, self._basis, basis)):
             self._basis, self._basis_number = basis, self._basis_number + 1
             self._responses.forget()
@@ -186,6 +188,7 @@ class Metadata:
         with_operations: bool,
         first_partition: int = 0,
         count: int | None = None,
+        rack: str | None = None,
     ) -> Fields:
         """Return the fields of a topic with ``count`` of its partitions from ``first_partition`` on; None: all."""
         operations = operations_of(self._services, client, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
@@ -196,16 +199,17 @@ class Metadata:
             "topic_id": topic_uuid(topic),
             "is_internal": False,
             "partitions": [
-                self._partition_fields(topic.name, number)
+                self._partition_fields(topic.name, number, rack)
                 for number in range(topic.partitions)[first_partition:end_partition]
             ],
             "topic_authorized_operations": operations,
         }
 
-    def _partition_fields(self, topic: str, number: int) -> Mapping[str, Any]:
+    def _partition_fields(self, topic: str, number: int, rack: str | None = None) -> Mapping[str, Any]:
         """Return the fields of a partition: the gateway that leads its chain is its leader and only replica."""
         peers = self._services.peers
-        node = peers.leader(chain_of_partition(TopicPartition(topic, number), peers.chains), topic, number).node_id
+        chain = chain_of_partition(TopicPartition(topic, number), peers.chains)
+        node = peers.leader(chain, topic, number, rack).node_id
         return {
             "error_code": ErrorCode.none,
             "partition_index": number,
@@ -235,7 +239,7 @@ class Metadata:
         topics: list[Mapping[str, Any]] = []
         for name in names:
             first_partition = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-            topic = await self._topic_or_error(name, client, first_partition, partitions_left)
+            topic = await self._topic_or_error(name, client, first_partition, partitions_left, rack_of(request))
             topics.append(topic)
             count = len(topic["partitions"])
             partitions_left -= count
@@ -244,10 +248,14 @@ class Metadata:
                 return {"topics": topics, "next_cursor": next_cursor}
         return {"topics": topics, "next_cursor": None}
 
-    async def _topic_or_error(self, name: str, client: Client, first_partition: int, count: int) -> Mapping[str, Any]:
+    async def _topic_or_error(
+        self, name: str, client: Client, first_partition: int, count: int, rack: str | None
+    ) -> Mapping[str, Any]:
         try:
             topic = await self._find(name, client, may_create=False)
-            return self._topic_fields(topic, client, with_operations=True, first_partition=first_partition, count=count)
+            return self._topic_fields(
+                topic, client, with_operations=True, first_partition=first_partition, count=count, rack=rack
+            )
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
@@ -264,7 +272,13 @@ class Metadata:
         services = self._services
         return {
             "brokers": [
-                {"node_id": node.node_id, "broker_id": node.node_id, "host": node.host, "port": node.port}
+                {
+                    "node_id": node.node_id,
+                    "broker_id": node.node_id,
+                    "host": node.host,
+                    "port": node.port,
+                    "rack": services.peers.rack(node),
+                }
                 for node in nodes
             ],
             "cluster_id": services.connection.store_id,
@@ -300,13 +314,14 @@ class Metadata:
         keys = field_value(request.body, "coordinator_keys")
         requested_keys = [request.body.key] if keys is None else keys
         await self._services.peers.confirm({(self._chain_of_key(key, kind), key) for key in requested_keys})
-        coordinators = [self._coordinator(key, kind, client) for key in requested_keys]
+        rack = rack_of(request) if kind == _TRANSACTION else None  # The members of a group must meet.
+        coordinators = [self._coordinator(key, kind, client, rack) for key in requested_keys]
         return coordinators[0] if keys is None else {"coordinators": coordinators}
 
     def _chain_of_key(self, key: str, kind: int) -> int:
         return (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, self._services.peers.chains)
 
-    def _coordinator(self, key: str, kind: int, client: Client) -> Mapping[str, Any]:
+    def _coordinator(self, key: str, kind: int, client: Client, rack: str | None) -> Mapping[str, Any]:
         """Return the gateway that coordinates a group or a transactional id, or the error."""
         without_node = {"key": key, "node_id": -1, "host": "", "port": -1}
         if kind not in {_GROUP, _TRANSACTION}:
@@ -317,8 +332,17 @@ class Metadata:
         except AuthorizationError as error:
             code = code_of(error, Api.FIND_COORDINATOR, 0)
             return {**without_node, "error_code": code, "error_message": message_of(error)}
-        node = self._services.peers.leader(self._chain_of_key(key, kind), key)
+        node = self._services.peers.leader(self._chain_of_key(key, kind), key, rack=rack)
         return {"key": key, "node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}
+
+
+def rack_of(request: Request) -> str | None:
+    """The zone that a client names in its client id: ``rack=NAME`` between commas. No other request has a field for it.
+
+    A consumer also names its ``client.rack`` in Fetch requests.
+    """
+    parts = (part.strip() for part in (request.client_id or "").split(","))
+    return next((part.removeprefix("rack=") for part in parts if part.startswith("rack=")), None) or None
 
 
 def _wants_operations(request: Request, resource: str) -> bool:

@@ -15,9 +15,11 @@ import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
 
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
@@ -47,6 +49,8 @@ _OUTCOMES: dict[bytes, Answer] = {
     _CORRELATION_ID + ErrorCode.none.to_bytes(2, "big"): "answered",
     _CORRELATION_ID + ErrorCode.inconsistent_cluster_id.to_bytes(2, "big"): "foreign",
 }
+#: The start of the feature by which a gateway tells another one its zone.
+_RACK_FEATURE = "txnstore.rack="
 #: The most bytes of a response that are read.
 _MAX_RESPONSE_BYTES = 1 << 16
 
@@ -80,6 +84,7 @@ class Peers:
         on_change: Called when a peer has begun or ceased to answer.
         workers: How many gateways in a row are the workers of one machine.
         local: Where this machine reaches its other workers, by the address that clients connect to.
+        rack: The zone of this gateway; empty: it has none. Those of the others are in their answers.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Peers:
         on_change: Callable[[], None],
         workers: int = 1,
         local: Mapping[tuple[str, int], tuple[str, int]] | None = None,
+        rack: str = "",
     ) -> None:
         self.own = own_node
         #: All gateways, whether they live or not.
@@ -104,6 +110,10 @@ class Peers:
         self._tls = _client_context() if encrypted else None
         self._on_change = on_change
         self._workers, self._local = workers, local or {}
+        #: The zone of each gateway that has one, as it said last.
+        self._racks = {own_node: rack} if rack else {}
+        #: Changes with the zones.
+        self.racks_changed = 0
         #: The time of each peer's last response, by the clock of the loop; without peers that have refused since.
         self._last_answers: dict[Node, float] = {}
         #: The peers that serve another store.
@@ -147,18 +157,30 @@ class Peers:
             if node in self.live or now - self._last_contacts.get(node, -_LISTED_AFTER_END) < _LISTED_AFTER_END
         )
 
-    def leader(self, chain: int, name: str = "", number: int = 0) -> Node:
+    def rack(self, node: Node) -> str | None:
+        """The zone of a gateway; None: it has none, or it is not known."""
+        return self._racks.get(node)
+
+    def in_rack(self, rack: str | None) -> tuple[Node, ...]:
+        """The gateways that live in a zone; empty without a zone."""
+        return tuple(node for node in self.live if rack and self._racks.get(node) == rack)
+
+    def leader(self, chain: int, name: str = "", number: int = 0, rack: str | None = None) -> Node:
         """The gateway that leads what has this name in a chain: a group, or the partition of this number of a topic.
+
+        With a zone: the one that does for clients of this zone, if a gateway of it lives. Not for groups, whose members
+        must meet.
 
         Where there are fewer chains than gateways, a chain is led by a machine, whose workers share its entries: each
         of them leads a part.
         """
+        live = self.in_rack(rack) or self.live
         if self._workers == 1 or self.chains >= len(self.nodes):
-            return _leaders(self.live, self.chains)[chain]
-        first_workers = (node.node_id - node.node_id % self._workers for node in self.live)
+            return _leaders(live, self.chains)[chain]
+        first_workers = (node.node_id - node.node_id % self._workers for node in live)
         machines = tuple(self.nodes[node_id] for node_id in dict.fromkeys(first_workers))
         machine = _leaders(machines, self.chains)[chain].node_id // self._workers
-        workers = _ranked(tuple(node for node in self.live if node.node_id // self._workers == machine), name)
+        workers = _ranked(tuple(node for node in live if node.node_id // self._workers == machine), name)
         return workers[number % len(workers)]
 
     async def confirm(self, names: Collection[tuple[int, str]]) -> None:
@@ -215,7 +237,10 @@ class Peers:
                 writer.write(self._request)
                 (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
                 response = await reader.readexactly(min(max(size, 0), _MAX_RESPONSE_BYTES))
-                return _OUTCOMES.get(response[:6], "silent")  # Something else may listen there.
+                answer = _OUTCOMES.get(response[:6], "silent")  # Something else may listen there.
+                if answer == "answered":
+                    self._record_rack(node, response)
+                return answer
         except ConnectionRefusedError:
             return "refused"
         except (OSError, asyncio.IncompleteReadError):
@@ -223,6 +248,13 @@ class Peers:
         finally:
             if writer is not None:
                 writer.close()
+
+    def _record_rack(self, node: Node, response: bytes) -> None:
+        """Record the zone that a gateway has said in its answer, if it has one."""
+        rack = rack_in(response)
+        if rack != self._racks.get(node):
+            self._racks = {each: zone for each, zone in {**self._racks, node: rack}.items() if zone}
+            self.racks_changed += 1
 
     async def _connect(self, node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the first address of a peer that accepts: a name such as ``localhost`` may have several.
@@ -242,6 +274,22 @@ class Peers:
             except OSError as error:
                 errors.append(error)
         raise min(errors, key=lambda error: not isinstance(error, ConnectionRefusedError))
+
+
+def rack_feature(rack: str) -> dict[str, object]:
+    """What an answer to another gateway has among its features: they know no field for a zone."""
+    return {"name": f"{_RACK_FEATURE}{rack}", "min_version": 0, "max_version": 0}
+
+
+def rack_in(response: bytes) -> str:
+    """The zone in an answer of a gateway; empty if it has none."""
+    read: Any = entity_reader(load_response_schema(Api.API_VERSIONS, 3))
+    try:
+        body, _ = read(response, len(_CORRELATION_ID))
+    except Exception:  # noqa: BLE001 - Another release answers in another form: it lives, and has no zone.
+        return ""
+    names = [feature.name for feature in body.supported_features]
+    return next((name.removeprefix(_RACK_FEATURE) for name in names if name.startswith(_RACK_FEATURE)), "")
 
 
 def _identity_request(store_id: str) -> bytes:

@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
@@ -127,25 +127,23 @@ class _Worker:
             return ""
 
 
-@dataclass
 class Workers:
     """The workers of a machine.
 
-    Attributes:
+    Args:
         start: Starts the worker of a number.
         count: How many there are.
         grace: Seconds within which they end; then they are killed.
         reloads: Whether they have files that are read again at SIGHUP.
-        restarts: How often one was started again.
     """
 
-    start: Callable[[int], Started]
-    count: int
-    grace: float
-    reloads: bool = False
-    restarts: int = 0
-    _workers: dict[int, _Worker] = field(default_factory=dict)
-    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self, start: Callable[[int], Started], count: int, grace: float, *, reloads: bool = False) -> None:
+        self._start, self._count, self._grace, self._reloads = start, count, grace, reloads
+        #: How often a worker was started again.
+        self._restarts = 0
+        #: The newest process of each number.
+        self._workers: dict[int, _Worker] = {}
+        self._stopping = asyncio.Event()
 
     async def run(
         self,
@@ -172,13 +170,13 @@ class Workers:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        if self.reloads:
+        if self._reloads:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         server = None
         if metrics_listener is not None:
             server = MetricsServer(lambda: self._all_metrics(own_metrics), self._problem)
             await server.listen(metrics_listener)
-        serving = [asyncio.Event() for _ in range(self.count)]
+        serving = [asyncio.Event() for _ in range(self._count)]
         keepers = [loop.create_task(self._keep(number, event)) for number, event in enumerate(serving)]
         ready = loop.create_task(self._when_ready(serving, on_ready))
         waiting = loop.create_task(stopped.wait())
@@ -201,7 +199,7 @@ class Workers:
     async def _keep(self, number: int, serving: asyncio.Event) -> None:
         """Start a worker, again and again."""
         while not self._stopping.is_set():
-            worker = self._workers[number] = _Worker(self.start(number))
+            worker = self._workers[number] = _Worker(self._start(number))
             # Shielded: the end of this task must not make it look as if the worker had ended.
             if not await asyncio.shield(worker.is_serving):
                 status = await asyncio.shield(worker.ended)
@@ -215,7 +213,7 @@ class Workers:
                 return
             _LOG.error("a worker has died, and is started again", extra={"worker": number, "status": status})
             await asyncio.sleep(_PAUSE)
-            self.restarts += 1
+            self._restarts += 1
 
     async def _end(self, keepers: Iterable[asyncio.Task[None]]) -> None:
         """End all workers; kill those that take too long."""
@@ -225,7 +223,7 @@ class Workers:
         self._signal_all("terminate")
         ends = {worker.ended for worker in self._workers.values() if not worker.ended.done()}
         if ends:
-            _, late = await asyncio.wait(ends, timeout=self.grace)
+            _, late = await asyncio.wait(ends, timeout=self._grace)
             if late:
                 self._signal_all("kill")
                 await asyncio.wait(late)
@@ -234,10 +232,8 @@ class Workers:
         """Which workers do not serve; empty if all do."""
         missing = [
             number
-            for number in range(self.count)
-            if (worker := self._workers.get(number)) is None
-            or not worker.is_serving.done()
-            or worker.ended.done()
+            for number in range(self._count)
+            if (worker := self._workers.get(number)) is None or not worker.is_serving.done() or worker.ended.done()
         ]
         return f"workers that do not serve: {', '.join(map(str, missing))}" if missing else ""
 
@@ -257,7 +253,7 @@ class Workers:
         numbers = sorted(self._workers)
         texts = await asyncio.gather(*(self._workers[number].metrics() for number in numbers))
         answered = {number: text for number, text in zip(numbers, texts, strict=True) if text}
-        return own_metrics(len(answered), self.restarts) + merged_metrics(answered)
+        return own_metrics(len(answered), self._restarts) + merged_metrics(answered)
 
 
 def merged_metrics(texts: Mapping[int, str]) -> str:

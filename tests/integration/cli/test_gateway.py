@@ -50,6 +50,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["--tls-client-ca", __file__], 2, "needs --tls-cert"),
         (["--property", "sasl.oauthbearer.jwks.endpoint.url=file:///none"], 1, "expected.issuer is missing"),
         (["--workers", "0"], 2, "1<=x<=64"),
+        (["--rack", ""], 2, "is no name of a zone"),
+        (["--rack", "a,b"], 2, "is no name of a zone"),
         (["--sasl", "/none"], 2, "does not exist"),
         (["--listen", "127.0.0.1:0", "--peers", "10.0.0.1:9092"], 2, "is not one of them"),
         (["--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,b:1,b:1"], 2, "b:1 is named twice"),
@@ -143,7 +145,7 @@ def test_a_gateway_finds_itself_among_the_peers_by_the_name_that_it_listens_on(
 ) -> None:
     own: list[tuple[str, int]] = []
 
-    async def run(*options: Any) -> None:
+    async def run(*options: Any, **_: Any) -> None:
         own.append(options[3])
 
     monkeypatch.setattr(gateway, "run", run)
@@ -164,7 +166,7 @@ class _ListenerOnIPv6(socket.socket):
 def test_ipv6_addresses_are_printed_in_brackets(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in each URL: a Prometheus takes the printed one."""
 
-    async def run(*options: Any) -> None:
+    async def run(*options: Any, **_: Any) -> None:
         options[6]()
 
     def create_server(*_: Any, **__: Any) -> socket.socket:

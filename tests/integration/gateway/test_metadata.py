@@ -180,9 +180,9 @@ def _described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     threads: list[str] = []
     describe = Metadata._partition_fields
 
-    def described(self: Metadata, topic: str, number: int) -> Mapping[str, object]:
+    def described(self: Metadata, topic: str, number: int, rack: str | None) -> Mapping[str, object]:
         threads.append(threading.current_thread().name.rsplit("_", 1)[0])
-        return describe(self, topic, number)
+        return describe(self, topic, number, rack)
 
     monkeypatch.setattr(Metadata, "_partition_fields", described)
     return threads

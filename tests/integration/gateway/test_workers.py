@@ -44,9 +44,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def scrape(gateway: GatewayProcess) -> str:
+def scrape(gateway: GatewayProcess, path: str = "/metrics") -> str:
     assert gateway.metrics is not None
-    with urllib.request.urlopen(gateway.metrics, timeout=30) as response:  # noqa: S310 - Our own endpoint.
+    with urllib.request.urlopen(gateway.metrics.replace("/metrics", path), timeout=30) as response:  # noqa: S310 - Our own endpoint.
         return str(response.read().decode())
 
 
@@ -98,6 +98,7 @@ def test_workers_lead_the_partitions_of_one_chain_and_any_serves_the_common_addr
         read += message is not None and message.error() is None
     consumer.close()
     text = scrape(gateway)
+    assert scrape(gateway, "/health") == "ok\n"
     assert value_of(text, "gateway_workers") == 2
     assert text.count("# TYPE txnstore_gateway_connections gauge") == 1
     assert len(re.findall(r'^txnstore_gateway_connections{.*worker="[01]"} \d+$', text, re.MULTILINE)) == 2

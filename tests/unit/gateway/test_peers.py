@@ -301,3 +301,24 @@ def test_with_as_many_chains_as_workers_each_chain_has_one_writer() -> None:
     for chain in range(8):
         assert len({gateways.leader(chain, "t", number) for number in range(8)}) == 1
     assert len({gateways.leader(chain) for chain in range(8)}) == 4
+
+
+# Zones ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_zone_has_leaders_of_its_own_as_long_as_a_gateway_of_it_lives() -> None:
+    gateways = peers(4)
+    gateways._racks = {node: "ab"[node.node_id % 2] for node in gateways.nodes}
+    led_in_b = {gateways.leader(chain, rack="b").node_id for chain in range(CHAINS)}
+    assert led_in_b == {1, 3}
+    gateways.live = tuple(node for node in gateways.live if node.node_id != 1)
+    assert {gateways.leader(chain, rack="b").node_id for chain in range(CHAINS)} == {3}
+    gateways.live = gateways.live[:2]
+    assert [gateways.leader(chain, rack="b") for chain in range(CHAINS)] == [
+        gateways.leader(chain) for chain in range(CHAINS)
+    ]
+
+
+def test_what_another_release_answers_has_no_zone() -> None:
+    assert module.rack_in(_RESPONSE) == ""
+    assert module.rack_in(b"") == ""
