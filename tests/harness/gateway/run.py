@@ -16,7 +16,7 @@ import txnstore
 from tests.harness.gateway.nemesis import Nemesis
 from tests.harness.gateway.plan import ClientTask, consumed, unconsumed
 from tests.harness.gateway.proxy import Proxy
-from tests.harness.gateway.spark import COPIED, HOME, copies
+from tests.harness.gateway.spark import COPIED, HOME, copies, without_aborted_copies
 from tests.harness.history import Anomaly, History, Recorder, Type, check, read_history, to_file, write_history
 from tests.harness.places import place
 from tests.harness.torture.archivist import Archivist
@@ -128,8 +128,9 @@ def torture(settings: Settings) -> Report:
             nemesis.kill_all()
         write_history(settings.folder / "decisions.jsonl", archivist.finish())
     paths = sorted(settings.folder.glob("*.jsonl"))
-    write_history(settings.folder / "copies.jsonl", copies(read_history(paths).operations))
-    history = read_history([*paths, settings.folder / "copies.jsonl"])
+    known = without_aborted_copies(read_history(paths))
+    write_history(settings.folder / "copies.jsonl", copies(known.operations))
+    history = without_aborted_copies(read_history([*paths, settings.folder / "copies.jsonl"]))
     faults = nemesis.faults + sum((proxy.faults for proxy in proxies), Counter())
     report = Report(settings, check(history), nemesis.surprises, nemesis.hangs, violations, faults)
     report.entries, report.carried = archivist.entries, archivist.carried

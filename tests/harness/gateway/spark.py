@@ -18,13 +18,15 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.harness.gateway.plan import ENDED, ClientTask
 from tests.harness.gateway.watch import Watch
 from tests.harness.gateway.worker import end_with_parent
-from tests.harness.history import Event, Offsets, Operation, Poll, Recorder, Send, Type, to_file
+from tests.harness.history import Event, History, Offsets, Operation, Poll, Recorder, Send, Type, to_file
+from tests.harness.history.format import MicroOp, Value
 from tests.harness.history.index import observed
 from tests.harness.streaming.driver import storage_options
 from tests.harness.torture.plan import INPUT, OUTPUT
@@ -48,14 +50,9 @@ _RECORDS = 20
 
 
 def copies(operations: Iterable[Operation]) -> Iterator[Event]:
-    """The transactions of Spark that have written what was read: one for each record, which is all that is known.
-
-    Of what read_uncommitted consumers read, it is not known whether it was committed.
-    """
+    """The transactions of Spark that have written what was read: one for each record, which is all that is known."""
     seen: set[tuple[str, str]] = set()
     for op in operations:
-        if not op.committed_reads:
-            continue
         for key, offset, value in observed(op):
             if not (isinstance(value, str) and value.startswith(_MARK)) or (key, value) in seen:
                 continue
@@ -66,6 +63,32 @@ def copies(operations: Iterable[Operation]) -> Iterator[Event]:
             name = f"{COPIED}{len(seen)}"
             # From the beginning of time to an unknown end.
             yield Event(name, Type.INVOKE, "txn", 0, (poll, send, Offsets(group, {source: int(at) + 1})), name)
+
+
+def without_aborted_copies(history: History) -> History:
+    """The history without records of Spark that only read_uncommitted consumers have read.
+
+    They are of micro-batches that were aborted, and written again with the same values.
+    """
+    operations = history.operations
+    committed = {(key, offset) for op in operations if op.committed_reads for key, offset, _ in observed(op)}
+
+    def is_kept(key: str, offset: int, value: Value) -> bool:
+        return (key, offset) in committed or not (isinstance(value, str) and value.startswith(_MARK))
+
+    def filtered(item: MicroOp) -> MicroOp:
+        if not isinstance(item, Poll):
+            return item
+        return Poll(
+            {key: tuple(record for record in records if is_kept(key, *record)) for key, records in item.records.items()}
+        )
+
+    return replace(
+        history,
+        operations=tuple(
+            op if op.committed_reads else replace(op, value=tuple(map(filtered, op.value))) for op in operations
+        ),
+    )
 
 
 def copy(task: ClientTask, spark: SparkSession, watch: Watch, recorder: Recorder) -> None:

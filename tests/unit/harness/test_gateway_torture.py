@@ -13,7 +13,7 @@ import pytest
 from tests.harness.gateway import nemesis as module
 from tests.harness.gateway.nemesis import Nemesis
 from tests.harness.gateway.plan import ClientTask
-from tests.harness.gateway.spark import copies
+from tests.harness.gateway.spark import copies, without_aborted_copies
 from tests.harness.gateway.watch import Watch, Watched, last_call
 from tests.harness.history import Offsets, Poll, Send, Snapshot, Type, check, history_of
 from tests.harness.history.format import Bounds, Event
@@ -155,8 +155,14 @@ def test_a_copy_names_its_transaction_source_and_offsets() -> None:
     )
 
 
-def test_what_a_read_uncommitted_consumer_reads_shows_no_transaction_of_spark() -> None:
-    """Its record may be of a micro-batch that was aborted, and written again."""
-    read = Poll({"out-1": ((7, "spark|g|in-2|5|a"),)})
-    begin = Event("f", Type.INVOKE, "poll", 5, isolation="read_uncommitted")
-    assert list(copies(history_of([begin, Event("f", Type.OK, "poll", 6, (read,))]).operations)) == []
+def test_records_of_aborted_micro_batches_are_no_copies() -> None:
+    """A read_uncommitted consumer reads a record of a micro-batch that is aborted, and written again later."""
+    copied, other = "spark|spark|in-0|0|a", "b"
+    uncommitted = Poll({"out-1": ((7, copied), (8, other))})
+    events = [
+        Event("u", Type.INVOKE, "poll", 5, isolation="read_uncommitted"),
+        Event("u", Type.OK, "poll", 6, (uncommitted,)),
+    ]
+    assert without_aborted_copies(history_of(events)).operations[0].value == (Poll({"out-1": ((8, other),)}),)
+    events += [Event("c", Type.INVOKE, "poll", 7), Event("c", Type.OK, "poll", 8, (Poll({"out-1": ((7, copied),)}),))]
+    assert without_aborted_copies(history_of(events)).operations[0].value == (uncommitted,)
