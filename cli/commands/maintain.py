@@ -81,6 +81,8 @@ def maintain(
     """
     import asyncio
 
+    if once and budget is not None:
+        raise click.UsageError("--budget is for a service: --once does all that is due")
     with app.open() as store:
         try:
             maintenance = store.maintain(
@@ -97,7 +99,7 @@ def maintain(
         with contextlib.ExitStack() as resources:
             listener = None if metrics is None else resources.enter_context(listen_on(metrics))
             printer = _Printer(app)
-            status = asyncio.run(_run(app, maintenance, store, printer, listener))
+            status = asyncio.run(_run(app, maintenance, store, printer, listener, 143 if once else 0))
         if status is None and maintenance.error is not None:
             raise maintenance.error
     if status is not None:
@@ -149,9 +151,18 @@ def _json_values(round_: MaintenanceRound) -> dict[str, object]:
 
 
 async def _run(
-    app: App, maintenance: Maintenance, store: Store, printer: _Printer, listener: socket.socket | None
+    app: App,
+    maintenance: Maintenance,
+    store: Store,
+    printer: _Printer,
+    listener: socket.socket | None,
+    terminated: int,
 ) -> int | None:
-    """Maintain in the background until a signal, or the end of the rounds; return the status for a signal, or None."""
+    """Maintain in the background until a signal, or the end of the rounds; return the status for a signal, or None.
+
+    Args:
+        terminated: The status for SIGTERM.
+    """
     import asyncio
 
     loop, is_over = asyncio.get_running_loop(), asyncio.Event()
@@ -162,7 +173,7 @@ async def _run(
         end_within(END_SECONDS, statuses[0])
         is_over.set()
 
-    for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
+    for number, status in ((signal.SIGTERM, terminated), (signal.SIGINT, 130)):
         loop.add_signal_handler(number, stop, status)
     maintenance.observe(
         lambda kind: app.progress(_ACTIVITIES[kind]),

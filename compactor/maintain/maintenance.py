@@ -35,7 +35,7 @@ _CLOCK_MS = 3_600_000
 _BLIND_MS, _RECORD_RETRY_MS, _REFUSED_MS = 30_000, 300_000, 3_600_000
 #: The kinds that need no right.
 _FOR_EVERYBODY = frozenset({"recover"})
-#: Minutes after which a round that does not end is a problem. A kind whose turn comes daily is looked at then, too.
+#: A round that has not ended so many minutes after it was due is a problem.
 _STUCK_MINUTES = 25 * 60
 #: Seconds that the end of the block waits for what is under way.
 STOP_SECONDS = 0.8
@@ -155,8 +155,8 @@ class Maintenance:
         self._tasks = tasks_of(connection, compaction, every_ms.get("vacuum", EVERY_MS["vacuum"]))
         self._memory = _Memory(connection)
         self.counts = MaintenanceCounts()
-        #: When the last round has ended, in ms of the monotonic clock.
-        self._round_ended_at = connection.runtime.monotonic()
+        #: When the next round is due, in ms of the monotonic clock.
+        self._round_due_at = connection.runtime.monotonic()
         #: What has ended the rounds in the background; None while they run, or if they were stopped.
         self.error: Exception | None = None
         self._is_stopped = False
@@ -182,8 +182,8 @@ class Maintenance:
         """Why no rounds are done in the background any more, as it seems; an empty text if they are."""
         if self.error is not None:
             return f"maintenance has ended: {self.error}"
-        minutes = (self._connection.runtime.monotonic() - self._round_ended_at) // 60_000
-        return f"the last round has ended {minutes} minutes ago" if minutes >= _STUCK_MINUTES else ""
+        minutes = (self._connection.runtime.monotonic() - self._round_due_at) // 60_000
+        return f"a round was due {minutes} minutes ago, and has not ended" if minutes >= _STUCK_MINUTES else ""
 
     # In the thread of the caller --------------------------------------------------------------------------------------
 
@@ -222,12 +222,14 @@ class Maintenance:
         view = self._look(schedule, now, results) if kinds else None
         spent = spend()
         for kind in kinds if view is not None else ():
-            if self._is_stopped or not schedule.may_request(runtime.uptime()):
+            if self._is_stopped:
                 break
-            result = self._attempt(kind, view, schedule, now)
+            result, spent_before = self._attempt(kind, view, schedule, now), spent
             spent = spend()
             if result is not None:
                 results.append(result)
+            if spent > spent_before and not schedule.may_request(runtime.uptime()):
+                break  # Not before one kind has made a request: a budget would be spent on looks alone.
         self._memory.write()
         spent = spend()
         took, wait = (runtime.monotonic() - began) / 1000, schedule.wait(runtime.uptime()) / 1000
@@ -242,11 +244,11 @@ class Maintenance:
         began = runtime.monotonic()
         try:
             view = connection.view()
+            self._memory.measure_clock()
             if self._memory.begin() and "vacuum" in self._every_ms:
                 wait_ms = vacuum_wait(self._memory.written, self._memory.now_ms(), self._every_ms["vacuum"])
                 if wait_ms > 0:
                     schedule.done("vacuum", now, again_ms=wait_ms)
-            self._memory.now_ms()
         except StoreNotFoundError:
             raise
         except TxnStoreError as error:
@@ -284,7 +286,7 @@ class Maintenance:
             return task.run()
 
     def _count(self, round_: MaintenanceRound) -> None:
-        self._round_ended_at = self._connection.runtime.monotonic()
+        self._round_due_at = self._connection.runtime.monotonic() + round(1000 * round_.wait)
         self.counts.rounds += 1
         self.counts.requests += round_.requests
         self.counts.done.update(result.kind for result in round_.results if result.counts)
@@ -374,13 +376,15 @@ class _Memory:
         self._written = {kind: at for kind, at in stored.items() if at <= now}
         return True
 
-    def now_ms(self) -> int:
-        """The time of the storage; a request an hour."""
-        runtime = self._connection.runtime
-        uptime = runtime.uptime()
+    def measure_clock(self) -> None:
+        """Measure the clock of the storage; a request an hour."""
+        uptime = self._connection.runtime.uptime()
         if not self._measured_at or uptime - self._measured_at > _CLOCK_MS:
             self._ahead_ms, self._measured_at = self._connection.objects.now_ms() - uptime, uptime
-        return self._ahead_ms + uptime
+
+    def now_ms(self) -> int:
+        """The time of the storage, as far as it was measured."""
+        return self._ahead_ms + self._connection.runtime.uptime()
 
     def note(self, kind: str) -> None:
         """Note that a kind was done now, or that there was nothing to do."""

@@ -42,8 +42,11 @@ class Schedule:
         self._allowed_at = now
 
     def due(self, now: int) -> list[str]:
-        """The kinds that are due, as far as the budget allows anything."""
-        return [kind for kind, at in self._due_at.items() if at <= now] if self.may_request(now) else []
+        """The kinds that are due, as far as the budget allows anything; with one, those first that wait longest."""
+        if not self.may_request(now):
+            return []
+        kinds = [kind for kind, at in self._due_at.items() if at <= now]
+        return kinds if self._budget is None else sorted(kinds, key=self._due_at.__getitem__)
 
     def may_request(self, now: int) -> bool:
         """Whether the budget allows requests."""

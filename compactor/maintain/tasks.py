@@ -31,6 +31,8 @@ VACUUM_LEASE = TopicPartition(":vacuum", 0)
 _MISSED_CHECKPOINTS = 2
 #: The pause after a task that another process does, or that could do nothing, in ms.
 _LATER_MS = 300_000
+#: Tables are published so often without a new entry, in ms.
+_TABLES_CHECK_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +179,21 @@ class _PublishedTables:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._had_tables = False
+        #: When they were published last, in ms of the uptime.
+        self._published_at = 0
         #: The entries that were published last.
         self._heads: list[int] = []
 
     def is_needed(self, view: View, _: int) -> bool:
         has_tables = any(topic.config.get(TABLE_FORMAT) == "iceberg" for topic in view.topics.values())
         is_behind = self._heads != [state.sequence for state in view.states]
-        return is_behind and (has_tables or self._had_tables)  # The last table gets a last version, too.
+        # A publisher looks once an hour for versions that others have written or dropped.
+        is_old = self._connection.runtime.uptime() - self._published_at >= _TABLES_CHECK_MS
+        return (is_behind or is_old) and (has_tables or self._had_tables)  # The last table gets a last version, too.
 
     def run(self) -> Done:
         errors: list[Exception] = []
-        self._had_tables = True
+        self._had_tables, self._published_at = True, self._connection.runtime.uptime()
         report = Tables(self._connection).sync(on_error=errors.append)
         self._had_tables = report.tables > 0
         self._heads = [] if errors else [*report.heads]

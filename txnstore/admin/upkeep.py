@@ -10,7 +10,7 @@ from txnstore.catalog.settings import TopicConfig
 from txnstore.chain.maintained import read_maintained
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.retention import overdue_since
+from txnstore.core.log.retention import overdue_since, plan_retention
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, StorageError
 from txnstore.metrics import MAINTENANCE_KINDS, MaintenanceStatus, RetentionStatus
@@ -123,5 +123,9 @@ def _with_retention(view: View) -> Iterator[tuple[CatalogTopic, TopicConfig]]:
 
 
 def is_retention_due(view: View, now: int) -> bool:
-    """Whether a record is past the retention of its topic at a time in ms, as far as the settings can be read."""
-    return any(any(overdue_times(view, topic, config, now)) for topic, config in _with_retention(view))
+    """Whether a retention deletes a record at a time in ms, as far as the settings can be read."""
+    return any(
+        plan_retention(log, config.retention_ms, config.retention_bytes, now).removed
+        for topic, config in _with_retention(view)
+        for _, log in view.partitions_of(topic.name)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import urllib.error
 import urllib.request
@@ -71,6 +72,7 @@ def test_only_what_is_asked_for_is_done(cli: Cli) -> None:
     [
         (["--only", "nonsense"], "'nonsense' is not one of 'recover', 'retain', 'compact'"),
         (["--budget", "-1"], "-1 is not in the range x>=1"),
+        (["--budget", "5"], "--budget is for a service: --once does all that is due"),
         (["--budget", "many"], "'many' is not a valid integer"),
         (["--every", "retain"], "'retain' is not KIND=DURATION, such as tables=5s"),
         (["--every", "nonsense=5s"], "is not KIND=DURATION"),
@@ -98,6 +100,20 @@ def test_a_service_ends_by_a_signal(cli: Cli, ending: signal.Signals) -> None:
         assert (running.returncode, err) == ({signal.SIGTERM: 0, signal.SIGINT: 130}[ending], "")
     with txnstore.open(cli.url) as store:
         assert not connection_of(store).objects.list(LEASES)
+
+
+def test_what_is_due_and_was_ended_before_its_end_is_not_status_0(cli: Cli) -> None:
+    """A cron job or a Kubernetes job that reaches its deadline."""
+    with txnstore.open(cli.url) as store:
+        record = Path(cli.url.removeprefix("file://")) / connection_of(store).keys.maintenance
+    record.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(record)  # The first round reads it, and waits.
+    with process("--store", cli.url, "maintain", "--once", "--metrics", "127.0.0.1:0") as running:
+        assert running.stderr is not None
+        assert running.stderr.readline().startswith("metrics on ")
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=60)
+        assert running.returncode == 143
 
 
 def test_a_service_shows_its_metrics_and_its_health(cli: Cli) -> None:

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.shop import BOB, Shop, allow
 from tests.helpers.tables import EngineObjects
+from txnstore.chain.keys import table_hint
 from txnstore.chain.maintained import read_maintained
 from txnstore.compactor import MaintenanceRound
 from txnstore.compactor.compact.lease import DURATION_MS
@@ -128,6 +130,50 @@ def test_the_budget_is_kept(store: Store, clock: ManualClock) -> None:
     assert 500 <= (counts.snapshot() - before).requests <= 1_100
 
 
+@ONE_CHAIN
+def test_a_budget_below_the_cost_of_a_round_reaches_each_kind(store: Store, clock: ManualClock) -> None:
+    """What is left is spent on a kind, not on the next look; and the kind that waits longest is first."""
+    store.tables.enable("k")
+    send(store, clock, 200)
+    send(store, clock, topic="k")
+    maintained = store.maintain(budget=50)
+    later(iter(maintained), clock, DAY_MS)
+    connection = connection_of(store)
+    assert set(read_maintained(connection.objects, connection.keys)) == set(MAINTENANCE_KINDS)
+    assert {"retain", "compact", "tables"} <= set(maintained.counts.done)
+    assert values(store) == []
+
+
+def test_retention_by_size_does_not_ask_for_the_time_of_records(store: Store, clock: ManualClock) -> None:
+    store.create_topic("b", config={"retention.bytes": 0})
+    with store.producer() as producer:
+        producer.send("b", b"x", timestamp=clock() + 30 * DAY_MS)
+    assert kinds_of(next(iter(store.maintain(["retain"])))) == ["retain"]
+    assert values(store, "b") == []
+
+
+def test_names_of_tables_are_looked_at_each_hour_without_an_entry(
+    store: Store, faults: FaultStore, clock: ManualClock
+) -> None:
+    """docs/tables.md: what others have written, or deleted, is mended."""
+    store.tables.enable("k")
+    send(store, clock, topic="k")
+    rounds = iter(store.maintain(["tables"]))
+    later(rounds, clock, 60_000)
+    faults.inner.delete([table_hint("k")])
+    later(rounds, clock, HOUR_MS + 60_000)
+    assert table_hint("k") in [item.key for item in faults.inner.list("tables/")]
+
+
+def test_a_long_pause_is_no_problem_and_a_round_that_does_not_come_is(store: Store, clock: ManualClock) -> None:
+    maintained = store.maintain(["vacuum"], every={"vacuum": 7 * DAY_MS / 1000})
+    assert next(iter(maintained)).wait == pytest.approx(7 * DAY_MS / 1000, abs=1)
+    clock.advance(7 * DAY_MS)
+    assert maintained.problem() == ""
+    clock.advance(2 * DAY_MS)
+    assert "a round was due 28" in maintained.problem()
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +210,25 @@ def test_a_storage_that_does_not_answer_is_an_error_of_the_round(
     round_ = next(rounds)
     assert kinds_of(round_) == ["state"]
     assert round_.wait == 30
+    faults.plan = lambda *_: None
+    assert not next(rounds).errors
+
+
+def test_a_clock_that_fails_after_a_long_task_does_not_end_the_rounds(
+    store: Store, faults: FaultStore, clock: ManualClock
+) -> None:
+    @contextmanager
+    def activity(kind: str) -> Iterator[None]:
+        yield
+        if kind == "compact":
+            clock.advance(2 * HOUR_MS)
+            faults.plan = on(Fault.ERROR_BEFORE, "now_ms", times=None)
+
+    maintained = store.maintain(["compact"])
+    maintained.observe(activity)
+    rounds = iter(maintained)
+    assert not next(rounds).errors
+    assert kinds_of(next(rounds)) == ["state"]
     faults.plan = lambda *_: None
     assert not next(rounds).errors
 
