@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+
+import numpy as np
 
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.catalog.settings import TABLE_FORMAT
@@ -23,7 +26,7 @@ from txnstore.compactor.erase.predicate import Predicate, predicate_of
 from txnstore.compactor.erase.proof import prove_erased
 from txnstore.compactor.erase.report import ErasedObject, ErasedPartition, EraseReport, Outcome
 from txnstore.compactor.erase.rewriting import plan_rewrites, rewrite, target_bytes_of
-from txnstore.compactor.erase.search import Looked, NamedObjects, Search, list_objects
+from txnstore.compactor.erase.search import Looked, NamedObjects, Search, list_objects, look_unleased
 from txnstore.compactor.foreign import foreign_stores
 from txnstore.compactor.vacuum.history import delete_objects
 from txnstore.compactor.vacuum.soundness import check_no_others
@@ -34,22 +37,26 @@ from txnstore.coordinator.recovery import recover
 from txnstore.core.authorization.rights import erase_records_of
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.released import entry_released_at
-from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.maintenance import DropObjects
 from txnstore.core.model import TopicPartition, items_of
+from txnstore.core.routing import chain_of_producer
+from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.core.view import View
 from txnstore.errors import (
     CompactionConflictError,
     CorruptionError,
     ObjectNotFoundError,
     StorageRefusedError,
+    TxnStoreError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.phrases import some
-from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD
+from txnstore.phrases import counted, some
+from txnstore.read.expired import judge_missing_segment
 from txnstore.storage.base import ObjectInfo, make_durable
 from txnstore.storage.recent import forget
 from txnstore.tables.published import published_of
+from txnstore.tables.sweep import tables_in_use
 from txnstore.tables.tables import Tables
 from txnstore.validation import check_bool, check_milliseconds, check_writable
 
@@ -99,7 +106,8 @@ def erase(
     Raises:
         UnknownTopicOrPartitionError: There is no such topic.
         InvalidConfigError: The key is none of the topic; the expression is none of one row; or another value is wrong.
-        UndecidedRecordsError: An open transaction, which the message names, has such records. Nothing was erased.
+        UndecidedRecordsError: An open transaction, which the message names, has such records. Nothing was erased; if
+            the transaction has begun meanwhile, no more than the message says.
         TopicAuthorizationError: The principal has no right to DELETE on the topic.
         ClusterAuthorizationError: It has no right to maintain the store (CLUSTER_ACTION).
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
@@ -170,11 +178,12 @@ class _Erasure:
 
     def look_only(self) -> EraseReport:
         """What an erasure would find."""
-        listed, view = list_objects(self._connection, self._topic.name), self._connection.view()
-        found = self._search.look(listed, NamedObjects(view))
+        view, found = look_unleased(self._connection, self._topic.name, self._search_in)
         self._note(found, "found")
-        plan_rewrites(view, [item.key for item in found])  # Raises if open transactions hold some of them.
-        return self._report(view, _live_records(view, self._topic, found), waiting=0, dry_run=True)
+        ended = self._ended(view)
+        plan_rewrites(view, [item.key for item in found], ended=ended)  # Raises if others hold some of them.
+        lost = {number for number, txn in ended.items() if txn.state is not TxnState.PREPARE_COMMIT}
+        return self._report(view, _live_records(view, self._topic, found, lost), waiting=0, dry_run=True)
 
     def run(self) -> EraseReport:
         """Erase."""
@@ -182,12 +191,14 @@ class _Erasure:
         for attempt in range(1, _MAX_ROUNDS + 1):
             listed, view = list_objects(self._connection, self._topic.name), self._current_view()
             self._follow_topic(view)
-            found = self._search.look(listed, NamedObjects(view))
             try:
+                found = self._search.look(listed, NamedObjects(view))
                 is_replaced = self._replace(view, found)
                 is_published = self._publish(view, found, is_replaced=is_replaced)
                 deleted, waiting = self._delete(connection.view(refresh=False), found)
-            except CompactionConflictError as error:
+            except (CompactionConflictError, CorruptionError) as error:
+                if isinstance(error, CorruptionError) and judge_missing_segment(connection, error) is error:
+                    raise
                 reason = str(error)
                 connection.runtime.backoff(attempt)
                 continue
@@ -208,6 +219,23 @@ class _Erasure:
             return view
         recover(connection.chains, connection.coordinator)
         return connection.view(refresh=False)
+
+    def _ended(self, view: View) -> dict[int, Transaction]:
+        """The transactions that an erasure ends first, by their producers."""
+        ages, ended = self._connection.chains.ages, dict[int, Transaction]()
+        for producer in {
+            each for state in view.states for _, log in items_of(state.partitions) for each in log.open_txns
+        }:
+            txn = view.owner(producer)
+            if txn is not None and (
+                txn.state in DECIDED or ages.has_expired(view.states[chain_of_producer(producer)], txn)
+            ):
+                ended[producer] = txn
+        return ended
+
+    def _search_in(self, view: View) -> Search:
+        self._follow_topic(view)
+        return self._search
 
     def _follow_topic(self, view: View) -> None:
         """Look with the columns that the topic has now; what was looked into has no others.
@@ -232,7 +260,9 @@ class _Erasure:
         Raises:
             CompactionConflictError: The log of a partition was changed since the view was read.
         """
-        rewrites = plan_rewrites(view, [item.key for item in found])
+        has_begun = self._erased or self._objects
+        done = f"erased {counted(self._erased.total(), 'record')}, and no more" if has_begun else ""
+        rewrites = plan_rewrites(view, [item.key for item in found], done=done)
         connection, replacements = self._connection, Replacements.of(self._connection)
         objects = connection.objects.with_read_cache()
         for item in rewrites:
@@ -257,26 +287,34 @@ class _Erasure:
         connection, name = self._connection, self._topic.name
         if not found:
             return False
-        published = published_of(connection)
-        cut = published.newest()
+        cut = published_of(connection).newest()
         table = cut.tables.get(name) if cut is not None else None
+        has_table = table is not None and not table.dropped
         is_enabled = view.topics[name].config.get(TABLE_FORMAT) == "iceberg"
-        if not is_enabled and (table is None or table.dropped):
+        if not (has_table or (is_enabled and is_replaced)):
             return False
-        if not is_replaced and table is not None and not table.dropped:
-            location = location_of(connection.objects)
-            try:
-                named = {location.key(path) for path in published.all_locations(table)}
-            except CorruptionError:
-                named = {item.key for item in found}  # It is damaged, and is built again.
-            if named.isdisjoint(item.key for item in found):
-                return False
-        elif not is_replaced:
+        if has_table and not is_replaced and not self._is_in_table(found):
             return False
         # Also if no version has them: one that is written now, by a publisher with an older view, loses to this one.
-        Tables(connection).sync(tail_bytes=_ANY_BYTES, rebuild=[name] if is_enabled else [])
+        errors: list[TxnStoreError] = []
+        Tables(connection).sync(tail_bytes=_ANY_BYTES, rebuild=[name] if is_enabled else [], on_error=errors.append)
+        if errors and self._is_in_table(found):  # Else they are those of other tables, which stay as they were.
+            raise errors[0]
         self._rebuilt = True
         return True
+
+    def _is_in_table(self, found: Iterable[Looked]) -> bool:
+        """Whether a snapshot of the table may name one of these objects."""
+        published, location = published_of(self._connection), location_of(self._connection.objects)
+        cut = published.newest()
+        table = cut.tables.get(self._topic.name) if cut is not None else None
+        if table is None or table.dropped:
+            return False
+        try:
+            named = {location.key(path) for path in published.all_locations(table)}
+        except CorruptionError:
+            return True  # It is damaged, and is built again.
+        return not named.isdisjoint(item.key for item in found)
 
     def _delete(self, view: View, found: Sequence[Looked]) -> tuple[list[Looked], list[Looked]]:
         """Delete the objects that nothing names any more, and the records in entries; returns these, and what waits."""
@@ -314,7 +352,7 @@ class _Erasure:
         connection, limit = self._connection, self._connection.objects.now_ms() - self._grace_ms
         removed = {item.key for item in items if item.key in view.removals}
         young = removed - removed_before(connection, view, removed, self._grace_ms)
-        cut_written_at = max((item.modified_ms for item in connection.objects.list(keys.CUTS)), default=0)
+        in_tables = self._in_loaded_tables() if any(item.key.startswith(keys.TABLES) for item in items) else set()
         ready: list[Looked] = []
         for item in items:
             if (sequence := keys.entry_sequence(item.key)) is not None:
@@ -324,12 +362,23 @@ class _Erasure:
                     state, self._grace_ms
                 )
             elif item.key.startswith(keys.TABLES):
-                is_old = max(item.modified_ms, cut_written_at) <= limit
+                is_old = item.modified_ms <= limit and item.key not in in_tables
             else:
                 is_old = item.modified_ms <= limit and item.key not in young
             if is_old:
                 ready.append(item)
         return ready
+
+    def _in_loaded_tables(self) -> set[str]:
+        """The objects of the table of the topic that engines may have loaded within the grace period."""
+        connection, published = self._connection, published_of(self._connection)
+        location, named = location_of(connection.objects), set[str]()
+        for cut in tables_in_use(connection, published, connection.objects.now_ms(), self._grace_ms).cuts:
+            table = cut.tables.get(self._topic.name)
+            if table is not None and not table.dropped:
+                with suppress(CorruptionError):  # Nobody can load it.
+                    named |= {location.key(path) for path in published.all_locations(table)}
+        return named
 
     # Reporting --------------------------------------------------------------------------------------------------------
 
@@ -350,18 +399,27 @@ class _Erasure:
         )
 
 
-def _live_records(view: View, topic: CatalogTopic, found: Iterable[Looked]) -> Counter[TopicPartition]:
-    """The records that would be erased: those in batches that are not aborted, from the log start on."""
+def _live_records(
+    view: View, topic: CatalogTopic, found: Iterable[Looked], lost: Container[int]
+) -> Counter[TopicPartition]:
+    """The records that would be erased: from the log start on, in batches that are not, and will not be, aborted.
+
+    Args:
+        lost: The producers whose open transactions will be aborted.
+    """
     named, counts = NamedObjects(view), Counter[TopicPartition]()
     logs = {tp: (log, aborted_batches(log)) for tp, log in view.partitions_of(topic.name)}
     for item in found:
-        batches = [(tp, batch) for tp, batch in named.batches_of(item.key) if tp in logs]
-        for place in item.places.to_pylist():
-            partition, offset = place[PARTITION_FIELD.name], place[OFFSET_FIELD.name]
-            for tp, batch in batches:
-                log, is_aborted = logs[tp]
-                if tp.partition == partition and max(log.log_start, batch.base_offset) <= offset < batch.limit:
-                    counts[tp] += not is_aborted(batch)
+        partitions, all_offsets = (column.to_numpy() for column in item.places.columns)
+        offsets = {number: np.sort(all_offsets[partitions == number]) for number in np.unique(partitions)}
+        for tp, batch in named.batches_of(item.key):
+            if tp not in logs or tp.partition not in offsets:
+                continue
+            log, is_aborted = logs[tp]
+            if not is_aborted(batch) and not (is_open(log, batch) and batch.producer_id in lost):
+                bounds = [max(log.log_start, batch.base_offset), batch.limit]
+                start, stop = np.searchsorted(offsets[tp.partition], bounds)
+                counts[tp] += max(0, int(stop - start))
     return counts
 
 

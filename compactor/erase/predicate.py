@@ -14,6 +14,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.errors import InvalidConfigError
 from txnstore.read.rows import Columns
 from txnstore.segment.partition import key_bytes
+from txnstore.segment.schema import RESERVED_FIELDS
 from txnstore.threads import load
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 _LEAST_NEEDLE = 4
 #: What DuckDB calls an expression that is not of one row: a query, and functions over several rows.
 _NOT_OF_A_ROW = {"SUBQUERY": "a query", "WINDOW": "a window function", "PARAMETER": "a parameter"}
+
+#: The parts of an expression that are null for a null value, unless their other values decide them.
+_STRICT = frozenset(
+    {
+        "COLUMN_REF", "COMPARE_BETWEEN", "COMPARE_EQUAL", "COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO",
+        "COMPARE_IN", "COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO", "COMPARE_NOTEQUAL", "CONJUNCTION_AND",
+        "CONJUNCTION_OR", "OPERATOR_CAST", "OPERATOR_NOT", "TYPE", "VALUE_CONSTANT",
+    }
+)  # fmt: skip
+_PLACES = frozenset(each.name for each in RESERVED_FIELDS)
 
 #: Functions that return the time, or what the session is; DuckDB has one word for these and for those of time zones.
 _OF_THE_CALL = frozenset(
@@ -58,6 +69,11 @@ class Predicate(Protocol):
         """Bytes that each chosen record has, as they are stored; None: they are not known, or too few to look for."""
         ...
 
+    @property
+    def strict(self) -> bool:
+        """Whether rows with null for a place are false only if they are false at each place."""
+        ...
+
     def matches(self, table: pa.Table) -> Any:
         """Whether each row is chosen: booleans, null where null values leave it unknown.
 
@@ -81,6 +97,8 @@ class KeyPredicate:
     Raises:
         InvalidConfigError: The topic has no key, or the value is no key of it.
     """
+
+    strict = True
 
     def __init__(self, topic: CatalogTopic, key: object) -> None:
         writer = topic_writer(topic)
@@ -142,21 +160,23 @@ class SqlPredicate:
         schema = Columns(topic).schema
         # A line feed, because the expression may end with a comment.
         self._query = f"SELECT ({where}\n) AS matched FROM {_ROWS}"
-        kind = self._bind(schema.empty_table())
-        if kind != "BOOLEAN":
-            raise InvalidConfigError(f"{where!r} is no predicate: it is of type {kind}, not BOOLEAN")
+        kinds = self._bind(schema.empty_table())
+        if kinds != ["BOOLEAN"]:
+            raise InvalidConfigError(f"{where!r} is no predicate: it is of type {', '.join(kinds)}, not BOOLEAN")
         used = {name.lower() for name in _names_in(expression)}
-        is_all = any(node.get("class") == "STAR" for node in _nodes(expression))
+        _check_names(where, used - {name.lower() for name in schema.names})
+        is_all = any(map(_is_of_all, _nodes(expression)))
         self.columns: tuple[str, ...] = tuple(name for name in schema.names if is_all or name.lower() in used)
+        self.strict = all(map(_is_strict, _nodes(expression)))
         if not self.columns:
             raise InvalidConfigError(f"{where!r} names no column of topic {topic.name!r}: it would choose all records")
 
-    def _bind(self, rows: pa.Table) -> str:
-        """The type of the expression; WHERE also refuses aggregates."""
+    def _bind(self, rows: pa.Table) -> list[str]:
+        """The type of the expression, several if it is a list of columns; WHERE also refuses aggregates."""
         self._database.register(_ROWS, rows)
         try:
             relation = self._database.sql(f"{self._query} WHERE ({self._where}\n)")
-            return str(relation.types[0])
+            return [str(kind) for kind in relation.types]
         except self._error as error:
             raise InvalidConfigError(f"{self._where!r} is no predicate: {_first_line(error)}") from error
 
@@ -164,7 +184,7 @@ class SqlPredicate:
         """Whether the expression is true for each row, in their order."""
         if not table.num_rows:
             return pa.array([], pa.bool_())
-        self._database.register(_ROWS, table)
+        self._database.register(_ROWS, table.select(self.columns))  # The same row, whatever else a caller has read.
         try:
             return self._database.sql(self._query).to_arrow_table().column(0)
         except self._error as error:
@@ -241,6 +261,27 @@ def _check_expression(database: duckdb.DuckDBPyConnection, where: str, expressio
     if unstable:
         msg = f"{where!r} calls {unstable[0]}(): what it returns may differ from call to call; give the value"
         raise InvalidConfigError(msg)
+
+
+def _check_names(where: str, names: set[str]) -> None:
+    """Refuse names that are no columns, and that DuckDB takes for functions without brackets: ``current_date``."""
+    if unstable := sorted(_OF_THE_CALL & names):
+        msg = f"{where!r} names {unstable[0]}: what it is may differ from call to call; give the value"
+        raise InvalidConfigError(msg)
+
+
+def _is_of_all(node: Mapping[str, Any]) -> bool:
+    """Whether a part of an expression is of all columns: a star, the row as a whole, a column by its number."""
+    names = [name.lower() for name in node.get("column_names", ())]
+    return node.get("class") in {"STAR", "POSITIONAL_REFERENCE"} or names == [_ROWS]
+
+
+def _is_strict(node: Mapping[str, Any]) -> bool:
+    """Whether a part of an expression is null where a place in it is, unless its other values decide it."""
+    return node.get("type", "TYPE") in _STRICT or not any(
+        _is_of_all(part) or _PLACES.intersection(name.lower() for name in part.get("column_names", ()))
+        for part in _nodes(node)
+    )
 
 
 def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:

@@ -16,8 +16,9 @@ from txnstore.chain.payload import decode_entry, payload_of
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.erase.predicate import Predicate
 from txnstore.compactor.erase.report import Trace
-from txnstore.compactor.erase.search import NamedObjects, Search, list_objects, objects_below
+from txnstore.compactor.erase.search import Search, look_unleased, objects_below
 from txnstore.connection import Connection
+from txnstore.core.view import View
 from txnstore.errors import ObjectNotFoundError, TxnStoreError
 from txnstore.segment.pieces import SegmentFile, open_segment
 
@@ -28,10 +29,11 @@ def prove_erased(connection: Connection, topic: str, predicate: Predicate, memor
     Rows that the predicate chooses, in all objects that may have rows of the topic; and, if all of them have known
     bytes, these bytes in any object: as they are, and in the values of text and bytes of what is compressed.
     """
-    listed = list_objects(connection, topic)
-    view = connection.view()
-    search = Search(connection, view.find_topic(topic), predicate, memory)
-    with_rows = {item.key for item in search.look(listed, NamedObjects(view))}
+
+    def search_in(view: View) -> Search:
+        return Search(connection, view.find_topic(topic), predicate, memory)
+
+    with_rows = {item.key for item in look_unleased(connection, topic, search_in)[-1]}
     yield from (Trace(key, "rows") for key in sorted(with_rows))
     if not predicate.needle:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
@@ -45,12 +45,14 @@ class Rewrite:
     clean_until: int
 
 
-def plan_rewrites(view: View, objects: Collection[str]) -> list[Rewrite]:
+def plan_rewrites(view: View, objects: Collection[str], *, ended: Container[int] = (), done: str = "") -> list[Rewrite]:
     """Plan the replacement of all batches that have rows in some objects, so that nothing names these any more.
 
     Args:
         view: The view; each log is taken in the state of its chain, which decides a replacement.
         objects: The keys of the objects.
+        ended: Producers whose open transactions will be ended before.
+        done: What has been erased already, for the error.
 
     Raises:
         UndecidedRecordsError: An open transaction has some of them; names it, and until when it may be open.
@@ -67,10 +69,15 @@ def plan_rewrites(view: View, objects: Collection[str]) -> list[Rewrite]:
             topic = view.topics.get(tp.topic)
             if topic is None or state.is_closed(topic):
                 raise CompactionConflictError(f"topic {tp.topic!r} is being deleted, and an entry has records of it")
-            held |= {batch.producer_id: tp for run in runs for batch in run if is_open(log, batch)}
+            held |= {
+                batch.producer_id: tp
+                for run in runs
+                for batch in run
+                if is_open(log, batch) and batch.producer_id not in ended
+            }
             rewrites.append(Rewrite(topic, tp, tuple(_plan(tp, log, run) for run in runs), log.clean_until))
     if held:
-        raise _held_error(view, held)
+        raise _held_error(view, held, done or "nothing was erased")
     return rewrites
 
 
@@ -97,7 +104,7 @@ def _plan(tp: TopicPartition, log: Partition, run: Sequence[Batch]) -> Plan:
     return Plan(tp, tuple(run), sources, revision=log.revision)
 
 
-def _held_error(view: View, held: dict[int, TopicPartition]) -> UndecidedRecordsError:
+def _held_error(view: View, held: dict[int, TopicPartition], done: str) -> UndecidedRecordsError:
     """The error of records that open transactions hold, by their producers."""
     holders: list[str] = []
     for producer_id, tp in sorted(held.items()):
@@ -108,10 +115,7 @@ def _held_error(view: View, held: dict[int, TopicPartition]) -> UndecidedRecords
         else:
             until = "without a timeout: until its owner, or an operator, ends it"
         holders.append(f"that of {name} in {tp}, {until}")
-    msg = (
-        f"nothing was erased, because open transactions hold records to erase, or records in the same objects: "
-        f"{some(holders)}"
-    )
+    msg = f"{done}, because open transactions hold records to erase, or records in the same objects: {some(holders)}"
     return UndecidedRecordsError(msg)
 
 

@@ -6,7 +6,7 @@ compaction, an abort or a deletion leaves rows in objects that nothing names any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -28,10 +28,11 @@ from txnstore.core.log.slices import whole_batch
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError, UnsupportedFormatError
+from txnstore.read.expired import judge_missing_segment
 from txnstore.read.reader import read_decoded
 from txnstore.read.rows import Columns
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
-from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TOPIC_FIELD
+from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TOPIC_FIELD
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 #: The number of objects that are listed, and of entries that are fetched, at a time.
@@ -136,6 +137,7 @@ class Search:
         names = [name for name in predicate.columns if name not in _PLACES]
         self._columns = Columns(topic, [*_PLACES, *names])
         self._own = Columns(topic, [name for name in names if name not in _RESERVED])
+        self._known = frozenset((*Columns(topic).names, HORIZON_FIELD.name))
         self._needed_places = _RESERVED.intersection(predicate.columns) - {TOPIC_FIELD.name}
 
     def look(self, listed: Listed, named: NamedObjects) -> list[Looked]:
@@ -220,6 +222,8 @@ class Search:
             file = open_segment(data, "parquet" if key.endswith(".parquet") else "arrow")
             if is_copy and "file_path" in file.columns:
                 return 0  # Position deletes.
+            if not self._known.issuperset(file.columns):
+                return -1  # No change of a schema drops a column: it is of an earlier topic of this name.
             return self._chosen_rows(file, None if is_copy else keys.partition_in(key).partition)
         except _UNREADABLE:
             return -1
@@ -234,6 +238,8 @@ class Search:
         if OFFSET_FIELD.name not in stored:
             partition = None  # Of rows as they were appended, it may be one of several.
         is_unknown = bool(self._needed_places - stored - ({PARTITION_FIELD.name} if partition is not None else set()))
+        if is_unknown and not self._predicate.strict:
+            return sum(file.rows)
         rows = 0
         for piece in range(len(file.rows)):
             table = self._with_places(file.read(piece, file.columns), partition)
@@ -286,6 +292,17 @@ class Search:
         file = _decoded(open_segment(payload[first : first + segment.size], segment.format))
         parts = [(whole_batch(tp, batch), file) for tp, batch in event.placed_batches(appended_at)]
         return self._places_of_chosen(read_decoded(parts, self._columns))
+
+
+def look_unleased(connection: Connection, topic: str, search_in: Callable[[View], Search]) -> tuple[View, list[Looked]]:
+    """Look beside other erasures and compactions: what they delete meanwhile is no damage, and is looked for again."""
+    while True:
+        listed, view = list_objects(connection, topic), connection.view()
+        try:
+            return view, search_in(view).look(listed, NamedObjects(view))
+        except CorruptionError as error:
+            if judge_missing_segment(connection, error) is error:
+                raise
 
 
 def _has_other_rows(batches: Sequence[Named]) -> bool:

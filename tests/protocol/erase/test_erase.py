@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.merging import merge_now
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.tables import EngineObjects, newest, scanned, state_of, table_rows
+from txnstore.chain import keys
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.core.authorization.model import CLUSTER, Acl
 from txnstore.core.model import TopicPartition
@@ -345,6 +347,9 @@ def test_wrong_input(store: Store, clock: ManualClock) -> None:
         ("typed", {"where": "id > ?"}, "a parameter"),
         ("typed", {"where": "id > random()"}, "random"),
         ("typed", {"where": "_timestamp < now()"}, "now|current_timestamp"),
+        ("typed", {"where": "_timestamp < CURRENT_DATE"}, "current_date"),
+        ("typed", {"where": "_timestamp < current_timestamp - interval 1 day"}, "current_timestamp"),
+        ("typed", {"where": "columns(*) is null"}, "BOOLEAN, BOOLEAN"),
         ("typed", {"where": "id > 1", "grace": -1}, "grace"),
         ("typed", {"where": "id > 1", "dry_run": "no"}, "dry_run"),
     ]
@@ -572,3 +577,122 @@ def test_a_topic_that_is_altered_or_created_again_meanwhile(clock: ManualClock) 
     bucket.after_put = recreate
     with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
         store.erase("typed", where="id = 2")
+
+
+def test_a_dry_run_takes_an_expired_transaction_for_ended(store: Store, clock: ManualClock) -> None:
+    """The question of the command line is asked after a dry run."""
+    put(store, b"a", SECRET)
+    producer = store.producer("lost", transaction_timeout=10)
+    producer.begin_transaction()
+    producer.send("t", b"v" * LARGE, key=SECRET, partition=0)
+    producer.flush()
+    clock.advance(3_600_000)
+    put(store, b"b")  # The time of a chain is that of its entries.
+    assert store.erase("t", key=SECRET, dry_run=True).records == store.erase("t", key=SECRET).records == 1
+
+
+def test_the_error_says_what_was_erased_before_a_transaction_began(clock: ManualClock) -> None:
+    bucket = HookStore(clock=clock)
+    store = new_store(clock, bucket)
+    store.create_topic("t")
+    with store.producer("w") as producer, producer.transaction():
+        for key in (SECRET, b"a"):
+            producer.send("t", b"v", key=key)
+
+    def begin_another() -> None:
+        begun = reopen(store, clock).producer("open")
+        begun.begin_transaction()
+        begun.send("t", b"v", key=SECRET)
+        begun.flush()
+
+    bucket.after_put = begin_another
+    with pytest.raises(UndecidedRecordsError, match=r"^erased 1 record, and no more, because .* id 'open'"):
+        store.erase("t", key=SECRET)
+    assert [key for *_, key in places(store)] == [b"a"]
+
+
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry run", "proof"])
+def test_what_another_erasure_deletes_meanwhile_is_no_damage(clock: ManualClock, *, dry_run: bool) -> None:
+    """They look without the lease, and an erasure keeps nothing for a grace period."""
+    bucket = HookStore(clock=clock)
+    store = new_store(clock, bucket)
+    store.create_topic("t")
+    for key in (b"a", b"b", SECRET):
+        put(store, key, size=LARGE)
+    lock, state = threading.Lock(), "looks" if dry_run else "leased"
+
+    def plan(_: int, operation: str, key: str) -> None:
+        nonlocal state
+        with lock:  # Requests of other threads wait for the other erasure.
+            if state == "leased" and operation == "delete" and key.startswith(keys.LEASES):
+                state = "looks"
+            elif state == "looks" and operation == "get" and key.startswith(keys.TOPICS):
+                state = "done"
+                assert reopen(store, clock).erase("t", key=b"b").records == 1
+
+    looking = open_on(FaultStore(bucket, plan), runtime=runtime(clock))
+    report = looking.erase("t", key=SECRET, dry_run=dry_run, prove=not dry_run)
+    assert (state, report.records, report.traces) == ("done", 1, None if dry_run else ())
+
+
+def test_copies_for_a_table_wait_no_longer_than_the_grace_period(clock: ManualClock) -> None:
+    """Also of a table that is published again and again."""
+    store = new_store(clock, EngineObjects(clock))
+    store.create_topic("t", partitions=2, config={"table.format": "iceberg"})
+    put(store, SECRET, b"a")
+    store.tables.sync()
+    clock.advance(1_000_000)
+    assert store.erase("t", key=SECRET, grace=3600).waiting == 2, "an entry, and a copy"
+    for number in range(5):
+        put(store, b"b%d" % number)
+        store.tables.sync()
+        assert store.erase("t", key=SECRET, grace=3600).waiting == (2 if number < 4 else 0)
+        clock.advance(1_000_000)
+    assert objects_with(store) == []
+
+
+def test_the_damage_of_another_table_stops_no_erasure(clock: ManualClock) -> None:
+    bucket = EngineObjects(clock)
+    store = new_store(clock, bucket)
+    for topic in ("t", "damaged"):
+        store.create_topic(topic, config={"table.format": "iceberg"})
+    put(store, SECRET, size=LARGE)
+    store.tables.sync()
+    put(store, b"a", topic="damaged", size=LARGE)
+    bucket.delete([item.key for item in bucket.list("topics/damaged/")])
+    report = reopen(store, clock).erase("t", key=SECRET, prove=True)
+    assert (report.records, report.tables, report.traces) == (1, True, ())
+
+
+def test_rows_of_an_earlier_topic_with_other_columns_go_too(store: Store) -> None:
+    for size in (1, LARGE):
+        put(store, SECRET, size=size)
+    store.delete_topic("t")
+    schema = pa.schema([pa.field("id", pa.string()), pa.field("number", pa.int64())])
+    store.create_topic("t", schema=schema, key="id", partitions=2)
+    with store.producer() as producer:
+        producer.send_table("t", pa.table({"id": ["a"], "number": [1]}))
+    assert store.erase("t", key=SECRET.decode(), prove=True).traces == ()
+    assert [row["id"] for row in rows(store, "t")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "case when _offset = 2 then true else false end",
+        "(_offset = 2) is true",
+        "coalesce(_offset, 0) = 2",
+        "records._offset = 2 and records::text like '%ann@%'",
+        "_offset = 2 and concat_ws(' ', *columns(*)) like '%ann@%'",
+    ],
+)
+def test_expressions_of_unknown_places_and_of_whole_rows(clock: ManualClock, where: str) -> None:
+    """The segments that a compaction has replaced do not store offsets."""
+    store = new_store(clock)
+    store.create_topic("t")
+    for key in (b"a", SECRET, b"b"):
+        put(store, key, size=LARGE)
+    store.compact()
+    assert store.erase("t", where=where, prove=True).records == 1
+    assert objects_with(store) == []
+    assert [key for *_, key in places(store)] == [b"a", b"b"]
