@@ -1,7 +1,7 @@
 """``python -m benchmarks [NAME …]``: run the benchmarks that take minutes, or the named ones; 1 if a target is missed.
 
-``day`` takes hours, and ``crowd`` minutes to half an hour, as idle as the processors are; ``gateway`` needs the extra
-of the gateway, ``optimize`` another Spark, ``tables`` pyiceberg.
+``day`` takes hours, and ``crowd`` minutes to half an hour, as idle as the processors are; ``gateway`` and ``waiting``
+need the extra of the gateway, ``optimize`` another Spark, ``tables`` pyiceberg.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "beginning", "sizing", "chains", "sql",
          "fresh", "background", "merge", "clean", "spark", "microbatches", "transports", "starting",
          "rights")  # fmt: skip
-OTHERS = ("crowd", "day", "gateway", "optimize", "tables")
+OTHERS = ("crowd", "day", "gateway", "optimize", "tables", "waiting")
 
 
 def main(names: list[str]) -> int:

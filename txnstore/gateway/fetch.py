@@ -367,7 +367,7 @@ def _has_news(session: FetchSession, key: PartitionKey, fields: Fields) -> bool:
     offsets = fields["high_watermark"], fields["last_stable_offset"], fields["log_start_offset"]
     is_redirected = fields["preferred_read_replica"] >= 0
     has_news = bool(fields["records"]) or is_failed or is_redirected or offsets != partition.told
-    partition.told = None if is_failed else offsets
+    partition.tell(None if is_failed else offsets)
     if fields["records"]:
         session.read_last(key)
     return has_news

@@ -43,13 +43,24 @@ class SessionPartition:
 
     asked: Any
     told: tuple[int, int, int] | None = None
+    #: The log, and the isolation, of which this was found last: a consumer that waits asks again and again.
+    _without_news: tuple[Partition, Isolation] | None = None
+
+    def tell(self, offsets: tuple[int, int, int] | None) -> None:
+        """Note the offsets that the client knows from now on; None: none of them."""
+        self.told, self._without_news = offsets, None
 
     def has_nothing_new(self, log: Partition, isolation: Isolation) -> bool:
         """Whether the client knows the offsets of a log, and has read it to its end."""
-        return (
+        known = self._without_news
+        if known is not None and known[0] is log and known[1] is isolation:
+            return True
+        has_nothing = (
             self.told == (log.high_watermark, log.last_stable_offset, log.log_start)
             and log.read_limit(isolation) <= self.asked.fetch_offset <= log.high_watermark
         )
+        self._without_news = (log, isolation) if has_nothing else None
+        return has_nothing
 
 
 @dataclass(slots=True, eq=False)
