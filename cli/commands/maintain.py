@@ -83,6 +83,8 @@ def maintain(
 
     if once and budget is not None:
         raise click.UsageError("--budget is for a service: --once does all that is due")
+    if not once and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # Until the rounds begin there is nothing to end.
     with app.open() as store:
         try:
             maintenance = store.maintain(
