@@ -20,6 +20,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -87,7 +88,8 @@ class _Consumer(asyncio.Protocol):
 async def _consume(port: int, count: int) -> None:
     """Have consumers that wait; prints a line when all do, and ends with its input."""
     loop = asyncio.get_running_loop()
-    consumers = [(await loop.create_connection(lambda n=n: _Consumer(n), "127.0.0.1", port))[1] for n in range(count)]
+    made = (partial(_Consumer, number) for number in range(count))
+    consumers = [(await loop.create_connection(make, "127.0.0.1", port))[1] for make in made]
     await asyncio.gather(*(consumer.began for consumer in consumers))
     print("waiting", flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -181,7 +183,7 @@ def run() -> Iterator[Result]:
     url = str(folder / "store")
     with txnstore.create(url) as store:
         store.create_topic("p")
-        for number in range(max(CONSUMERS) * EACH // OF_A_TOPIC):
+        for number in range(-(-max(CONSUMERS) * EACH // OF_A_TOPIC)):
             store.create_topic(f"t{number}", OF_A_TOPIC)
     command = [sys.executable, "-m", "txnstore.cli", "gateway", "--store", url, "--listen", "127.0.0.1:0"]
     command += ["--metrics", "127.0.0.1:0"]
