@@ -19,10 +19,7 @@ from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.storage.base import ObjectInfo, ObjectStore
-
-#: The number of objects in a list.
-_PAGE = 10_000
+from txnstore.storage.base import ObjectStore, iterate_objects
 
 
 class VanishedError(Exception):
@@ -121,21 +118,21 @@ class Cut:
         yield keys.TOPICS, self._segments()
 
     def _boundaries(self, chain: ChainCut) -> Iterator[Part]:
-        for item in listed(self.connection.objects, self.connection.keys.boundaries(chain.state.chain)):
+        for item in iterate_objects(self.connection.objects, self.connection.keys.boundaries(chain.state.chain)):
             number = keys.boundary_number(item.key)
             if number is not None and number <= chain.boundary:
                 yield Part(item.key, item.size)
 
     def _checkpoints(self, chain: ChainCut) -> Iterator[Part]:
         """Yield the checkpoints of the history and their index files, those of deleted checkpoints included."""
-        for item in listed(self.connection.objects, self.connection.keys.checkpoints(chain.state.chain)):
+        for item in iterate_objects(self.connection.objects, self.connection.keys.checkpoints(chain.state.chain)):
             if is_needed(item.key, chain.begin, chain.state.sequence):
                 yield Part(item.key, item.size, is_optional=True)
 
     def _entries(self, chain: ChainCut) -> Iterator[Part]:
         names, number = self.connection.keys, chain.state.chain
         inlined, expected = set(chain.inlined), chain.begin + 1
-        for item in listed(self.connection.objects, names.entries(number)):
+        for item in iterate_objects(self.connection.objects, names.entries(number)):
             sequence = keys.entry_sequence(item.key)
             if sequence is None or (sequence <= chain.begin and sequence not in inlined):
                 continue
@@ -152,7 +149,9 @@ class Cut:
     def _segments(self) -> Iterator[Part]:
         """Yield the objects with segments; the keys of one topic at a time are in memory."""
         unseen = set(self._logs)
-        for topic, items in groupby(listed(self.connection.objects, keys.TOPICS), lambda item: item.key.split("/")[1]):
+        for topic, items in groupby(
+            iterate_objects(self.connection.objects, keys.TOPICS), lambda item: item.key.split("/")[1]
+        ):
             named = self.named(topic) if topic in unseen else {}
             unseen.discard(topic)
             for item in items:
@@ -221,20 +220,9 @@ def _chain_cut(connection: Connection, state: State) -> ChainCut:
     return ChainCut(state, last, begin, frozenset(number for number in inlined if number <= begin))
 
 
-def listed(objects: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the objects with a prefix in the order of their keys, a page at a time."""
-    last_key = ""
-    while True:
-        page = objects.list(prefix, last_key, _PAGE)
-        yield from page
-        if len(page) < _PAGE:
-            return
-        last_key = page[-1].key
-
-
 def beside(parts: Iterable[Part], objects: ObjectStore, prefix: str) -> Iterator[tuple[Part, int | None]]:
     """Yield each part with the size of the object of its key in another place; None if that has none."""
-    there = listed(objects, prefix)
+    there = iterate_objects(objects, prefix)
     item = next(there, None)
     for part in parts:
         while item is not None and item.key < part.key:

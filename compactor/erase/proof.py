@@ -16,11 +16,12 @@ from txnstore.chain.payload import decode_entry, payload_of
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.erase.predicate import Predicate
 from txnstore.compactor.erase.report import Trace
-from txnstore.compactor.erase.search import Search, look_unleased, objects_below
+from txnstore.compactor.erase.search import Search, look_unleased
 from txnstore.connection import Connection
 from txnstore.core.view import View
 from txnstore.errors import ObjectNotFoundError, TxnStoreError
 from txnstore.segment.pieces import SegmentFile, open_segment
+from txnstore.storage.base import iterate_objects
 
 
 def prove_erased(connection: Connection, topic: str, predicate: Predicate, memory: Memory) -> Iterator[Trace]:
@@ -38,7 +39,7 @@ def prove_erased(connection: Connection, topic: str, predicate: Predicate, memor
     if not predicate.needle:
         return
     sought = _Sought(predicate.needle)
-    for item in objects_below(connection.objects, ""):
+    for item in iterate_objects(connection.objects, ""):
         if item.key not in with_rows and _has_bytes(connection, item.key, sought):
             yield Trace(item.key, "bytes")
 

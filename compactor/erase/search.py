@@ -6,7 +6,7 @@ compaction, an abort or a deletion leaves rows in objects that nothing names any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -33,10 +33,10 @@ from txnstore.read.reader import read_decoded
 from txnstore.read.rows import Columns
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TOPIC_FIELD
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ObjectInfo, iterate_objects
 
-#: The number of objects that are listed, and of entries that are fetched, at a time.
-_PAGE, _ENTRIES = 10_000, 64
+#: The number of entries that are fetched at a time.
+_ENTRIES = 64
 #: Why the rows of an object that nothing names cannot be told: it is damaged, or of another topic of this name.
 _UNREADABLE = (CorruptionError, SchemaMismatchError, UnsupportedFormatError, pa.ArrowException, OSError)
 _PLACES = [PARTITION_FIELD.name, OFFSET_FIELD.name]
@@ -94,29 +94,18 @@ class Listed(NamedTuple):
     copies: list[ObjectInfo]
 
 
-def objects_below(objects: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
-    """The objects with a prefix, listed page by page."""
-    last_key = ""
-    while True:
-        page = objects.list(prefix, last_key, _PAGE)
-        yield from page
-        if len(page) < _PAGE:
-            return
-        last_key = page[-1].key
-
-
 def list_objects(connection: Connection, topic: str) -> Listed:
     """List what may have rows of a topic, before the view is read: what is listed is then known to be in use."""
     objects = connection.objects
     return Listed(
-        [item for item in objects_below(objects, f"{keys.TOPICS}{topic}/") if keys.has_segments(item.key)],
+        [item for item in iterate_objects(objects, f"{keys.TOPICS}{topic}/") if keys.has_segments(item.key)],
         [
             item
             for chain in range(len(connection.chains))
-            for item in objects_below(objects, connection.keys.entries(chain))
+            for item in iterate_objects(objects, connection.keys.entries(chain))
             if keys.entry_sequence(item.key) is not None
         ],
-        [item for item in objects_below(objects, f"{keys.table(topic)}data/") if item.key.endswith(".parquet")],
+        [item for item in iterate_objects(objects, f"{keys.table(topic)}data/") if item.key.endswith(".parquet")],
     )
 
 

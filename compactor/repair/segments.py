@@ -11,10 +11,7 @@ from txnstore.compactor.verify.segments import all_batches, damage_of
 from txnstore.core.log.slices import Slice
 from txnstore.core.state import State
 from txnstore.phrases import counted, some
-from txnstore.storage.base import ObjectInfo, ObjectStore
-
-#: The number of objects in a list.
-_PAGE = 10_000
+from txnstore.storage.base import ObjectStore, iterate_objects
 
 
 def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
@@ -35,7 +32,7 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
         if prefix not in needed:
             continue
         first_key, last_key = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
-        for item in _list_after(objects, prefix, first_key):
+        for item in iterate_objects(objects, prefix, first_key):
             key = in_use.get(item.key.casefold())
             if key is not None:
                 sizes[key] = item.size
@@ -68,16 +65,6 @@ def altered_segments(states: Sequence[State], damages: Mapping[str, str]) -> tup
 
 def _slices_of(states: Sequence[State]) -> Iterator[Slice]:
     return (part for state in states for part in all_batches(state))
-
-
-def _list_after(objects: ObjectStore, prefix: str, last_key: str) -> Iterator[ObjectInfo]:
-    """Yield the objects below a prefix whose keys are after ``last_key``."""
-    while True:
-        page = objects.list(prefix, last_key, _PAGE)
-        yield from page
-        if len(page) < _PAGE:
-            return
-        last_key = page[-1].key
 
 
 def _describe_consequence(parts: Sequence[Slice]) -> str:

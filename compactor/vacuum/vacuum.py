@@ -41,7 +41,7 @@ from txnstore.errors import (
     TxnStoreError,
 )
 from txnstore.phrases import counted
-from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable, method_of
+from txnstore.storage.base import ObjectInfo, ObjectStore, iterate_pages, make_durable, method_of
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.tables.lost_entries import LostEntriesError
 from txnstore.tables.published import published_of
@@ -53,8 +53,6 @@ _LOG = logging.getLogger(__name__)
 
 #: The default grace period in seconds.
 DEFAULT_GRACE = 24 * 60 * 60
-#: The number of segments that are listed, looked up and deleted before the next ones are listed.
-_PAGE = 10_000
 #: The number of deleted keys that a report has.
 _MAX_NAMED_KEYS = 10_000
 #: The maximum number of keys per entry.
@@ -494,13 +492,8 @@ class _ObjectsInUse:
 
 def _segment_pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
     """Yield the objects with segments, a page at a time; at least one page."""
-    last_key = ""
-    while True:
-        page = objects.list(keys.TOPICS, last_key, _PAGE)
+    for page in iterate_pages(objects, keys.TOPICS):
         yield [item for item in page if keys.has_segments(item.key)]
-        if len(page) < _PAGE:
-            return
-        last_key = page[-1].key
 
 
 def _view_after_lists(connection: Connection) -> View:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnknownOutcomeError
 
 TEMPORARY = ".tmp-"
 """The prefix of the names of the local backend's temporary files: see :func:`is_temporary`."""
+
+PAGE = 10_000
+"""The objects that :func:`iterate_pages` lists at a time."""
 
 MAX_KEY_BYTES = 1024
 """S3's limit for a key in UTF-8 bytes. S3 counts the store's prefix, too; :func:`check_key` does not."""
@@ -161,6 +165,21 @@ def unwrapped(objects: ObjectStore) -> ObjectStore:
         layer for layer in iterate_layers(objects) if not getattr(type(layer), "transparent", False)
     )
     return store
+
+
+def iterate_pages(objects: ObjectStore, prefix: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+    """Yield the objects with a prefix in the order of their keys, a page at a time; at least one page."""
+    while True:
+        page = objects.list(prefix, start_after, PAGE)
+        yield page
+        if len(page) < PAGE:
+            return
+        start_after = page[-1].key
+
+
+def iterate_objects(objects: ObjectStore, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+    """Yield the objects with a prefix in the order of their keys; memory holds a page of them."""
+    return chain.from_iterable(iterate_pages(objects, prefix, start_after))
 
 
 def make_durable(objects: ObjectStore, keys: Sequence[str]) -> None:

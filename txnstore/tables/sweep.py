@@ -15,13 +15,11 @@ from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.storage.base import ObjectInfo
+from txnstore.storage.base import ObjectInfo, iterate_pages
 from txnstore.tables.published import Published
 
 #: The retention of cuts, in ms: a suspended publisher that creates a cut late must find that its number exists.
 CUT_RETENTION_MS = 7 * 24 * 3_600_000
-#: The number of objects that are listed at a time.
-_PAGE_SIZE = 10_000
 #: The age, in ms besides the grace period, from which objects may be deleted: a publication takes an hour at most.
 _MAX_WORK_MS = 2 * 3_600_000
 
@@ -155,13 +153,8 @@ def unused_objects(
             return True  # An object of no table of this store, such as a table that an engine has created.
         return item.key in keys_in_use or item.modified_ms > newest_deletable
 
-    last_key = ""
-    while True:
-        page = connection.objects.list(keys.TABLES, last_key, _PAGE_SIZE)
+    for page in iterate_pages(connection.objects, keys.TABLES):
         yield [item for item in page if not is_kept(item)]
-        if len(page) < _PAGE_SIZE:
-            return
-        last_key = page[-1].key
 
 
 def _keys_in_use(published: Published, location: Location, in_use: TablesInUse) -> Iterator[str]:

@@ -22,6 +22,7 @@ from tests.helpers.compaction import (
 )
 from tests.helpers.connections import connection_of
 from txnstore.compactor import VacuumReport, vacuum
+from txnstore.storage import base
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -62,7 +63,7 @@ def _orphan(number: int) -> str:
 
 def _small(monkeypatch: pytest.MonkeyPatch, size: int = PAGE) -> None:
     """Pages of a few segments."""
-    monkeypatch.setattr(_MODULE, "_PAGE", size)
+    monkeypatch.setattr(base, "PAGE", size)
 
 
 @pytest.mark.usefixtures("own_objects")
