@@ -115,7 +115,7 @@ def restore(
     from txnstore.storage.redact import redact
 
     url = redact(app.store_url())
-    if backup is None and must_ask("make a store of the backup itself", yes=yes, dry_run=False):
+    if backup is None and must_ask("make a store of the backup itself", yes=yes):
         ask(f"Make a store of the backup at {url}? No later backup can be made to it.")
     with _progress(app, "copying") as advance:
         report = txnstore.restore(

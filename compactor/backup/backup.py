@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txnstore.chain import keys
-from txnstore.chain.backups import BackupDocument, BackupObjects, delete_old, newest_backup
+from txnstore.chain.backups import BackupDocument, BackupObjects, delete_old, is_later, newest_backup
 from txnstore.chain.chains import read_if_there
 from txnstore.compactor.backup.copying import Copier
 from txnstore.compactor.backup.cut import Cut, Part, VanishedError, beside, take_cut
 from txnstore.compactor.backup.later import MAX_ENTRIES, copy_later
-from txnstore.compactor.backup.target import check_continues, create, prepare
+from txnstore.compactor.backup.target import check_continues, create, delete_strays, prepare
 from txnstore.compactor.verify.verify import verify as verify_store
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
@@ -144,7 +144,7 @@ class Copy:
         copier = Copier(self.connection.objects, self.target, self.connection.pool)
         candidate = self.candidate(view, document.boundaries, document)
         if candidate is not document:
-            if sum(candidate.heads) - sum(document.heads) > MAX_ENTRIES or read_if_there(self.target, keys.STORE):
+            if sum(candidate.heads) - sum(document.heads) > MAX_ENTRIES or not self._is_there(document):
                 return self.run()
             try:
                 added = copy_later(self.connection, self.target, copier, document, view)
@@ -156,6 +156,11 @@ class Copy:
                 return self.run()
             self._complete, self._objects = candidate, self._objects + added
         return self._report(candidate, copier, began)
+
+    def _is_there(self, document: BackupDocument) -> bool:
+        """Whether the target still has what was complete: it may have been made a store, or deleted."""
+        has_store = read_if_there(self.target, keys.STORE) is not None
+        return not has_store and read_if_there(self.target, keys.backup(document.number)) is not None
 
     def _report(self, cut: BackupDocument, copier: Copier, began: int, *, verified: bool = False) -> BackupReport:
         behind = (self.connection.runtime.monotonic() - began) / 1000
@@ -172,8 +177,9 @@ class Copy:
             cut = take_cut(self.connection)
             self.connection.check_rights(read_topics(cut.view.topics))
             check_continues(cut, document, self.target)
+            delete_strays(cut, document, self.target)
             try:
-                self._copy_parts(cut, copier)
+                self._copy_parts(cut, document, copier)
             except VanishedError as error:
                 lost = missing.intersection(error.missing)
                 missing = set(error.missing)
@@ -185,13 +191,14 @@ class Copy:
         msg = f"{min(missing)} is missing, though the store needs it. The backup has its earlier cuts"
         raise CorruptionError(msg)
 
-    def _copy_parts(self, cut: Cut, copier: Copier) -> None:
+    def _copy_parts(self, cut: Cut, document: BackupDocument, copier: Copier) -> None:
         self._objects = 0
         try:
             for prefix, parts in cut.folders():
                 for part, size_there in beside(parts, self.target, prefix):
                     self._objects += 1
-                    if is_missing(part, size_there):
+                    # What an interrupted copy left of the chains after its last cut may be of another history.
+                    if is_missing(part, size_there) or is_later(part.key, document):
                         copier.copy(part)
                     if self._progress is not None:
                         self._progress(BackupProgress(self._objects, copier.objects, copier.bytes))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from txnstore.catalog.settings import TABLE_FORMAT
 from txnstore.chain import keys
 from txnstore.chain.backups import BackupDocument, BackupObjects, is_later
+from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import CopyDocument, encode
 from txnstore.compactor.backup.backup import BackupProgress, Copy, complete_backup, prove
@@ -93,6 +94,7 @@ def restore_in_place(
 
     The arguments and errors are those of :func:`restore`.
     """
+    _check_no_store(target)
     cut = prove(complete_backup(target), target, runtime, verify=verify)
     probe_once(target, runtime.new_id)
     return replace(_make_store(cut, target, runtime, principal, new_identity=new_identity), verified=verify)
@@ -102,6 +104,7 @@ def _make_store(
     cut: BackupDocument, target: ObjectStore, runtime: Runtime, principal: str, *, new_identity: bool
 ) -> RestoreReport:
     """Write ``store.json``, after all that is later than the cut was deleted; then publish the tables."""
+    _check_no_store(target)
     document, names = cut.document, keys.Keys(cut.document.store_id)
     for page in _later_objects(cut, target, names):
         target.delete([item.key for item in page])
@@ -115,6 +118,16 @@ def _make_store(
     with Connection(target, runtime=runtime, principal=principal) as restored:
         _LOG.info("restored", extra={"url": redact(target.url), "store_id": restored.store_id})
         return RestoreReport(restored.store_id, tuple(cut.heads), cut.timestamp, tables=_publish_tables(restored))
+
+
+def _check_no_store(target: ObjectStore) -> None:
+    """Refuse a place that is a store by now."""
+    if read_if_there(target, keys.STORE) is not None:  # It may be in use, and have entries after the cut.
+        msg = (
+            f"nothing was changed: there is a store at {redact(target.url)} already. If a restore was interrupted "
+            "after it had made it, only its tables may have to be published: `txnstore table sync`"
+        )
+        raise BackupError(msg)
 
 
 def _later_objects(cut: BackupDocument, target: ObjectStore, names: keys.Keys) -> Iterator[list[ObjectInfo]]:

@@ -102,6 +102,23 @@ def check_continues(cut: Cut, document: BackupDocument, target: ObjectStore) -> 
             raise BackupError(msg)
 
 
+def delete_strays(cut: Cut, document: BackupDocument, target: ObjectStore) -> None:
+    """Delete checkpoints of another history, which an interrupted copy of it left after the newest complete cut.
+
+    The copy overwrites all else of the chains that is there; these have names that the store does not have.
+    """
+    objects, names = cut.connection.objects, cut.connection.keys
+    for number, state in enumerate(cut.view.states):
+        folder = names.checkpoints(number)
+        after = names.checkpoint_state(number, document.heads[number]) if document.number else ""
+        there = {item.key for item in target.list(folder, after) if keys.checkpoint_sequence(item.key)}
+        for key in sorted(there.difference(item.key for item in objects.list(folder, after) if there)):
+            sequence = keys.checkpoint_sequence(key) or 0
+            line = read_if_there(objects, names.entry(number, sequence)) if sequence <= state.sequence else None
+            if line is not None and entry_hash(line).encode() not in target.get(key):
+                target.delete([key])
+
+
 def check_apart(source: ObjectStore, target: ObjectStore) -> None:
     """Refuse a target that is the source, in it, or around it.
 

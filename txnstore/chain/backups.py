@@ -220,10 +220,10 @@ def _is_next(key: str, cut: BackupDocument) -> bool:
 
 
 def is_later(key: str, cut: BackupDocument) -> bool:
-    """Whether an object of a chain is later than the cut."""
+    """Whether an object of a chain is later than the cut; each is, if there is no cut yet."""
     chain = keys.chain_number(key)
-    if chain is None:
-        return False
+    if chain is None or not cut.number:
+        return chain is not None
     boundary = keys.boundary_number(key)
     if boundary is not None:
         return boundary > cut.boundaries[chain]

@@ -6,15 +6,26 @@ import random
 
 import pytest
 
-from tests.helpers.backups import PARTITIONS, back_up, check_copy, check_opens, everywhere, restore_from, shown
+from tests.helpers.backups import (
+    PARTITIONS,
+    back_up,
+    check_copy,
+    check_opens,
+    everywhere,
+    one_thread,
+    restore_from,
+    shown,
+)
 from tests.helpers.compaction import DAY_MS, HOUR_MS, runtime
 from txnstore import errors
 from txnstore.chain.backups import newest_backup
+from txnstore.compactor import restore_in_place
+from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.model import TopicPartition
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash
-from txnstore.testing.faults import crash_at, no_faults, script
+from txnstore.testing.faults import crash_at, no_faults, on, script
 
 #: The rounds of the long test.
 ROUNDS = 200
@@ -116,6 +127,53 @@ def test_a_restore_killed_at_each_request_is_completed_by_the_next(
             break
         check_opens(store, target, clock)
     check_copy(store, target, clock)
+
+
+def test_what_an_interrupted_backup_left_of_another_history_is_in_no_later_cut(
+    objects: MemoryStore, clock: ManualClock, chains: int
+) -> None:
+    """A store is restored from a backup whose next cut was interrupted, and continues that backup.
+
+    Its new entries have the names and sizes of those that were lost, and it has no checkpoint where those had one.
+    """
+    store, target = new_store(objects, clock, chains), MemoryStore(clock=clock)
+    everywhere(store, b"1")
+    first = back_up(objects, target, clock)
+    everywhere(store, b"2")
+    store.checkpoint()
+    place = FaultStore(target, on(Fault.CRASH_BEFORE, "put_if_absent", key_contains="backups/"))
+    with pytest.raises(SimulatedCrash):
+        back_up(objects, place, clock)
+    assert heads_of(target) == list(first.heads)
+    restored = MemoryStore(clock=clock)
+    restore_from(target, restored, clock)
+    clock.advance(HOUR_MS)
+    with open_on(restored, runtime=runtime(clock)) as later:
+        for value in (b"3", b"4"):
+            everywhere(later, value)
+            back_up(restored, target, clock, verify=True)
+            check_copy(later, target, clock)
+
+
+@pytest.mark.parametrize("new_identity", [False, True])
+def test_a_restore_in_place_that_is_run_again_loses_nothing_that_was_committed_since(
+    objects: MemoryStore, clock: ManualClock, chains: int, new_identity: bool
+) -> None:
+    """It is killed when there is a store, but its documents are there still."""
+    store, target = new_store(objects, clock, chains), MemoryStore(clock=clock)
+    everywhere(store, b"1")
+    back_up(objects, target, clock)
+    place = FaultStore(target, on(Fault.CRASH_AFTER, "put_if_absent", key_contains="store.json"))
+    with pytest.raises(SimulatedCrash):
+        restore_in_place(place, one_thread(clock), ANONYMOUS, new_identity=new_identity)
+    with open_on(target, runtime=runtime(clock)) as restored:
+        everywhere(restored, b"2")
+        heads = restored.snapshot().heads
+    with pytest.raises(errors.BackupError, match="nothing was changed: there is a store at"):
+        restore_in_place(target, one_thread(clock), ANONYMOUS, new_identity=new_identity)
+    with open_on(target, read_only=True, runtime=runtime(clock)) as again:
+        assert again.snapshot().heads == heads
+        assert again.verify(deep=True).ok
 
 
 @pytest.mark.slow

@@ -99,6 +99,20 @@ def test_the_listings_are_compared_again_after_an_hour(
     check_copy(store, target, clock)
 
 
+def test_a_target_that_was_emptied_gets_all_again(
+    store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
+) -> None:
+    """A round that copied only what is new would complete a cut that does not open."""
+    everywhere(store, b"1")
+    with open_connection(objects, read_only=True, runtime=one_thread(clock)) as connection:
+        rounds = watch_backup(connection, target)
+        next(rounds)
+        target.delete([item.key for item in target.list("")])
+        everywhere(store, b"2")
+        next(rounds)
+    check_copy(store, target, clock)
+
+
 def test_a_backup_that_was_made_a_store_ends_the_rounds(
     store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
