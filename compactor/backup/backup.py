@@ -237,8 +237,8 @@ def prove(cut: BackupDocument, target: ObjectStore, runtime: Runtime, *, verify:
     if violations:
         first, more = violations[0], len(violations) - 1
         msg = (
-            f"the copy at {redact(target.url)} is damaged, so this cut does not count: {first.subject}: "
-            f"{first.message}{f', and {more} more' if more else ''}"
+            f"the copy at {redact(target.url)} is damaged: {first.subject}: {first.message}"
+            f"{f', and {more} more' if more else ''}. Delete the object there, and copy again: it is copied anew"
         )
         raise CorruptionError(msg)
     return cut

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 from txnstore.chain import keys
 from txnstore.chain.boundary import read_boundary
 from txnstore.chain.codec import is_intact
-from txnstore.chain.payload import line_of
+from txnstore.chain.payload import line_of, payload_of
 from txnstore.connection import Connection
 from txnstore.core.log.model import Segment
 from txnstore.core.log.released import entry_of
@@ -42,7 +44,8 @@ class Part:
         key: Its key.
         size: Its size in bytes, in the source.
         segments: The segments that it has; empty for an object of a chain.
-        is_entry: Whether it is an entry, which a vacuum may have shortened.
+        is_entry: Whether it is an entry, which a vacuum or an erasure may have shortened.
+        has_records: Whether it is an entry whose inlined records the cut needs.
         is_optional: Whether the copy is complete without it, if it is damaged: an old checkpoint.
     """
 
@@ -50,6 +53,7 @@ class Part:
     size: int
     segments: Sequence[Segment] = ()
     is_entry: bool = False
+    has_records: bool = False
     is_optional: bool = False
 
     def check(self, data: bytes) -> None:
@@ -57,6 +61,7 @@ class Part:
 
         Raises:
             CorruptionError: They differ.
+            VanishedError: It is an entry that was shortened since the cut was taken, which needs its records.
         """
         view = memoryview(data)
         for segment in self.segments:
@@ -67,6 +72,16 @@ class Part:
                 raise CorruptionError(msg)
         if not self.segments and not is_intact(line_of(data)):
             raise CorruptionError(f"{self.key} is damaged: its checksum does not match. It was not copied")
+        if self.has_records:
+            self._check_payload(payload_of(data), json.loads(line_of(data)))
+
+    def _check_payload(self, payload: bytes, entry: dict[str, Any]) -> None:
+        if not payload:
+            raise VanishedError([self.key])
+        if hashlib.sha256(payload).hexdigest() != (entry["payload"] or {}).get("sha256"):
+            raise CorruptionError(
+                f"{self.key} is damaged: its records are not those that it describes. It was not copied"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +92,7 @@ class ChainCut:
         state: The state at its head.
         boundary: The number of its last boundary; 0 without one.
         begin: The entry of that boundary: later ones are needed, and earlier ones for their inlined records only.
-        inlined: The earlier entries whose inlined records are in use.
+        inlined: The entries whose inlined records are in use.
     """
 
     state: State
@@ -131,20 +146,21 @@ class Cut:
 
     def _entries(self, chain: ChainCut) -> Iterator[Part]:
         names, number = self.connection.keys, chain.state.chain
-        inlined, expected = set(chain.inlined), chain.begin + 1
-        for item in iterate_objects(self.connection.objects, names.entries(number)):
+        missing = {sequence for sequence in chain.inlined if sequence <= chain.begin}
+        expected = chain.begin + 1
+        for item in listed(self.connection.objects, names.entries(number)):
             sequence = keys.entry_sequence(item.key)
-            if sequence is None or (sequence <= chain.begin and sequence not in inlined):
+            if sequence is None or (sequence <= chain.begin and sequence not in missing):
                 continue
             if sequence > chain.begin and (sequence != expected or sequence > chain.state.sequence):
                 break
             expected += sequence == expected
-            inlined.discard(sequence)
-            yield Part(item.key, item.size, is_entry=True)
+            missing.discard(sequence)
+            yield Part(item.key, item.size, is_entry=True, has_records=sequence in chain.inlined)
         if expected <= chain.state.sequence:
-            inlined.add(expected)
-        if inlined:
-            raise VanishedError(names.entry(number, sequence) for sequence in inlined)
+            missing.add(expected)
+        if missing:
+            raise VanishedError(names.entry(number, sequence) for sequence in missing)
 
     def _segments(self) -> Iterator[Part]:
         """Yield the objects with segments; the keys of one topic at a time are in memory."""
@@ -215,9 +231,9 @@ def _chain_cut(connection: Connection, state: State) -> ChainCut:
         entry_of(batch.segment.object)
         for _, log in sorted_items(state.partitions)
         for batch in log.batches
-        if batch.segment.inlined and begin
+        if batch.segment.inlined
     }
-    return ChainCut(state, last, begin, frozenset(number for number in inlined if number <= begin))
+    return ChainCut(state, last, begin, frozenset(inlined))
 
 
 def beside(parts: Iterable[Part], objects: ObjectStore, prefix: str) -> Iterator[tuple[Part, int | None]]:

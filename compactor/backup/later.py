@@ -6,7 +6,7 @@ from functools import partial
 
 from txnstore.chain.backups import BackupDocument
 from txnstore.chain.codec import segments_of
-from txnstore.chain.payload import entry_hash
+from txnstore.chain.payload import entry_hash, payload_damage, payload_of
 from txnstore.chain.tail import entry_in
 from txnstore.compactor.backup.copying import Copier
 from txnstore.compactor.backup.cut import Part, VanishedError, is_needed
@@ -65,6 +65,10 @@ def _copy_entry(
     except ObjectNotFoundError as error:
         raise VanishedError([key]) from error
     entry = entry_in(data, connection.keys, state.chain, number)
+    if entry.payload is not None and not payload_of(data):
+        raise VanishedError([key])  # Its records were erased, or moved and vacuumed, maybe since the view was read.
+    if (damage := payload_damage(entry, data)) is not None:
+        raise CorruptionError(f"{key}: {damage}")
     target.put(key, data)
     return len(data), entry.previous, entry_hash(data), [*segments_of(entry)]
 

@@ -19,7 +19,7 @@ _MAX_INTERVAL = 86_400
 
 @dataclass(frozen=True, slots=True)
 class BackupRound:
-    """A round of :func:`watch`.
+    """A round of :meth:`txnstore.Store.backup_rounds`.
 
     Attributes:
         number: The number of the round, from 1.

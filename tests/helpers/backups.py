@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.harness.executors import InlineExecutor, never
@@ -14,12 +15,51 @@ from txnstore.connection import open_connection
 from txnstore.core.model import TopicPartition
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
 
 PARTITIONS = 2
+
+
+class Watched:
+    """A storage in which something happens before a request: ``before`` is called once, at a key with this text."""
+
+    def __init__(self, inner: Any, at: str = "", operation: str = "get", skip: int = 0) -> None:
+        self.inner, self._at, self._operation, self._skip = inner, at, operation, skip
+        self.before: Callable[[], object] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def watch(self, at: str, before: Callable[[], object], *, skip: int = 0) -> None:
+        """Do something before a read of an object, after others of it."""
+        self._at, self._operation, self._skip, self.before = at, "get", skip, before
+
+    def _look(self, operation: str, key: str) -> None:
+        if operation == self._operation and self._at in key and self.before is not None:
+            self._skip -= 1
+            if self._skip < 0:
+                before, self.before = self.before, None
+                before()
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        self._look("get", key)
+        return bytes(self.inner.get(key, start, end))
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        self._look("list", prefix)
+        found: Sequence[ObjectInfo] = self.inner.list(prefix, start_after, limit)
+        return found
+
+    def put(self, key: str, data: bytes) -> None:
+        self._look("put", key)
+        self.inner.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._look("put_if_absent", key)
+        return bool(self.inner.put_if_absent(key, data))
 
 
 def one_thread(clock: ManualClock, seed: int = 0) -> Runtime:

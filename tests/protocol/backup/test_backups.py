@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from tests.helpers import keys
-from tests.helpers.backups import PARTITIONS, back_up, check_copy, everywhere, keys_of, one_thread, restore_from, shown
+from tests.helpers.backups import (
+    PARTITIONS,
+    Watched,
+    back_up,
+    check_copy,
+    everywhere,
+    keys_of,
+    one_thread,
+    restore_from,
+    shown,
+)
 from tests.helpers.compaction import DAY_MS, commit, reopen, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.history import pass_days
@@ -23,46 +32,10 @@ from txnstore.compactor import backup, plan_repairs, restore_in_place
 from txnstore.compactor.backup import copying
 from txnstore.connection import Connection
 from txnstore.core.authorization.model import ANONYMOUS
-from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import FaultStore, ManualClock
 from txnstore.testing.faults import no_faults
-
-
-class Watched:
-    """A storage in which something happens before a request: ``before`` is called once, at a key with this text."""
-
-    def __init__(self, inner: Any, at: str = "", operation: str = "get", skip: int = 0) -> None:
-        self.inner, self._at, self._operation, self._skip = inner, at, operation, skip
-        self.before: Callable[[], object] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def _look(self, operation: str, key: str) -> None:
-        if operation == self._operation and self._at in key and self.before is not None:
-            self._skip -= 1
-            if self._skip < 0:
-                before, self.before = self.before, None
-                before()
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        self._look("get", key)
-        return bytes(self.inner.get(key, start, end))
-
-    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
-        self._look("list", prefix)
-        found: Sequence[ObjectInfo] = self.inner.list(prefix, start_after, limit)
-        return found
-
-    def put(self, key: str, data: bytes) -> None:
-        self._look("put", key)
-        self.inner.put(key, data)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._look("put_if_absent", key)
-        return bool(self.inner.put_if_absent(key, data))
 
 
 class Untouchable(Watched):
@@ -270,6 +243,21 @@ def test_entries_that_were_shortened_since_keep_their_records_in_the_backup(
     check_copy(store, other, clock)
 
 
+@ONE_CHAIN
+def test_records_that_are_erased_from_entries_meanwhile_lead_to_a_new_cut(
+    store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
+) -> None:
+    """The line of an entry stays, so the entry is there, and the cut that was taken before needs what it had."""
+    for number in range(3):
+        commit(store, [b"%d" % number])
+    source = Watched(objects, "/entries/", "list")
+    source.before = lambda: store.erase("t", key=b"k0")
+    report = back_up(source, target, clock)
+    assert report.heads == store.snapshot().heads
+    copy = check_copy(store, target, clock)
+    assert copy.scan("t").to_table().num_rows == 0
+
+
 @pytest.mark.slow
 def test_a_backup_that_is_older_than_the_history_is_not_continued(
     store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
@@ -453,7 +441,7 @@ def test_verify_finds_damage_of_the_copy_and_the_cut_does_not_count(
     data = target.get(key)
     target.put(key, data[:-9] + b"x" + data[-8:])
     everywhere(store, b"2")
-    with pytest.raises(errors.CorruptionError, match=r"the copy at .* is damaged, so this cut does not count: topics/"):
+    with pytest.raises(errors.CorruptionError, match=r"the copy at .* is damaged: topics/.* Delete the object there"):
         back_up(objects, target, clock, verify=True)
     assert newest_backup(target).number == first.cut  # type: ignore[union-attr]
     target.delete([key])
@@ -493,6 +481,7 @@ def test_an_unfinished_copy_is_no_store_for_any_command(
     check_copy(store, target, clock)
 
 
+@pytest.mark.slow
 def test_a_reader_of_a_backup_sees_nothing_of_an_unfinished_cut(
     store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:

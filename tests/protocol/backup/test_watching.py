@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.backups import PARTITIONS, check_copy, everywhere, one_thread, shown
+from tests.helpers import keys
+from tests.helpers.backups import PARTITIONS, Watched, check_copy, everywhere, one_thread, shown
 from tests.helpers.compaction import HOUR_MS, commit, runtime
+from tests.helpers.shell import ONE_CHAIN
 from txnstore import errors
 from txnstore.compactor import restore_in_place, watch_backup
 from txnstore.connection import open_connection
@@ -30,6 +32,7 @@ def target(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock=clock)
 
 
+@pytest.mark.slow
 def test_rounds_copy_what_is_new_and_list_nothing(
     store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
@@ -79,6 +82,25 @@ def test_a_round_that_fails_says_how_far_behind_the_backup_is(
         place.plan = no_faults
         healed = next(rounds)
         assert (healed.error, healed.behind) == (None, 0)
+    check_copy(store, target, clock)
+
+
+@ONE_CHAIN
+def test_records_that_are_erased_in_the_middle_of_a_round_lead_to_a_new_cut(
+    store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
+) -> None:
+    commit(store, [b"1"])
+    source = Watched(objects)
+    with open_connection(source, read_only=True, runtime=one_thread(clock)) as connection:
+        rounds = watch_backup(connection, target)
+        next(rounds)
+        commit(store, [b"2"])
+        # The look at the head reads the new entry, the round reads it again.
+        source.watch(keys.entry(0, store.snapshot().heads[0]), lambda: store.erase("t", key=b"k0"), skip=1)
+        round_ = next(rounds)
+        assert source.before is None
+    assert round_.report is not None
+    assert round_.report.heads == store.snapshot().heads
     check_copy(store, target, clock)
 
 
