@@ -124,9 +124,7 @@ class Copy:
         while True:
             document = prepare(self.connection, self.target)
             began = runtime.monotonic()
-            cut = self.copy_cut(document, copier)
-            boundaries = [chain.boundary for chain in cut.chains]
-            candidate = prove(self.candidate(cut.view, boundaries, document), self.target, runtime, verify=verify)
+            candidate = prove(self.copy_cut(document, copier), self.target, runtime, verify=verify)
             if candidate is document or create(self.target, candidate, runtime):
                 break
             # Another backup to this target has completed a cut meanwhile, which may have what this one lacks.
@@ -170,8 +168,8 @@ class Copy:
             cut.number, tuple(cut.heads), cut.timestamp, self._objects, copier.objects, copier.bytes, behind, verified
         )
 
-    def copy_cut(self, document: BackupDocument, copier: Copier) -> Cut:
-        """Copy the objects of the newest cut, of a newer one if a vacuum deletes some meanwhile; return it."""
+    def copy_cut(self, document: BackupDocument, copier: Copier) -> BackupDocument:
+        """Copy the objects of the newest cut, of a newer one if some are deleted meanwhile; return its document."""
         missing: set[str] = set()
         for _ in range(_MAX_CUTS):
             cut = take_cut(self.connection)
@@ -184,7 +182,7 @@ class Copy:
                 lost = missing.intersection(error.missing)
                 missing = set(error.missing)
             else:
-                return cut
+                return self.candidate(cut.view, [chain.boundary for chain in cut.chains], document)
             if lost:  # The state that was read after it was missed first needs it, too.
                 break
             _LOG.info("cut not complete, a vacuum has deleted objects of it", extra={"key": min(missing)})

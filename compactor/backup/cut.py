@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from txnstore.chain import keys
 from txnstore.chain.boundary import read_boundary
@@ -36,6 +36,36 @@ class VanishedError(Exception):
         super().__init__(self.missing[0])
 
 
+class Range(NamedTuple):
+    """A segment that is a range of an object, and its SHA-256."""
+
+    first_byte: int
+    size: int
+    sha256: bytes
+
+
+#: The SHA-256 of an object, or those of its ranges. Of many objects, so only their bytes are kept.
+Hashes: TypeAlias = bytes | list[Range]
+
+
+def add_hash(named: dict[str, Hashes], segment: Segment) -> None:
+    """Add a segment to the objects that a cut names; a range may be added again."""
+    digest = bytes.fromhex(segment.sha256)
+    if segment.first_byte is None:
+        named[segment.object] = digest
+        return
+    ranges = named.setdefault(segment.object, [])
+    found = Range(segment.first_byte, segment.size, digest)
+    if isinstance(ranges, list) and found not in ranges:
+        ranges.append(found)
+
+
+def _has_hashes(data: memoryview, hashes: Hashes) -> bool:
+    if isinstance(hashes, bytes):
+        return hashlib.sha256(data).digest() == hashes
+    return all(hashlib.sha256(data[first : first + size]).digest() == digest for first, size, digest in hashes)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """An object of a cut.
@@ -43,7 +73,7 @@ class Part:
     Attributes:
         key: Its key.
         size: Its size in bytes, in the source.
-        segments: The segments that it has; empty for an object of a chain.
+        hashes: Of an object with segments: the SHA-256 of all of it, or those of its ranges.
         is_entry: Whether it is an entry, which a vacuum or an erasure may have shortened.
         has_records: Whether it is an entry whose inlined records the cut needs.
         is_optional: Whether the copy is complete without it, if it is damaged: an old checkpoint.
@@ -51,7 +81,7 @@ class Part:
 
     key: str
     size: int
-    segments: Sequence[Segment] = ()
+    hashes: Hashes | None = None
     is_entry: bool = False
     has_records: bool = False
     is_optional: bool = False
@@ -63,15 +93,12 @@ class Part:
             CorruptionError: They differ.
             VanishedError: It is an entry that was shortened since the cut was taken, which needs its records.
         """
-        view = memoryview(data)
-        for segment in self.segments:
-            first = segment.first_byte or 0
-            end = first + segment.size
-            if len(view) < end or hashlib.sha256(view[first:end]).hexdigest() != segment.sha256:
-                msg = f"{self.key} is damaged: its bytes are not those that the chain describes. It was not copied"
-                raise CorruptionError(msg)
-        if not self.segments and not is_intact(line_of(data)):
-            raise CorruptionError(f"{self.key} is damaged: its checksum does not match. It was not copied")
+        if self.hashes is None:
+            if not is_intact(line_of(data)):
+                raise CorruptionError(f"{self.key} is damaged: its checksum does not match. It was not copied")
+        elif not _has_hashes(memoryview(data), self.hashes):
+            msg = f"{self.key} is damaged: its bytes are not those that the chain describes. It was not copied"
+            raise CorruptionError(msg)
         if self.has_records:
             self._check_payload(payload_of(data), json.loads(line_of(data)))
 
@@ -148,7 +175,7 @@ class Cut:
         names, number = self.connection.keys, chain.state.chain
         missing = {sequence for sequence in chain.inlined if sequence <= chain.begin}
         expected = chain.begin + 1
-        for item in listed(self.connection.objects, names.entries(number)):
+        for item in iterate_objects(self.connection.objects, names.entries(number)):
             sequence = keys.entry_sequence(item.key)
             if sequence is None or (sequence <= chain.begin and sequence not in missing):
                 continue
@@ -177,21 +204,21 @@ class Cut:
         for topic in sorted(unseen):
             yield from self._unlisted(self.named(topic))
 
-    def named(self, topic: str) -> dict[str, list[Segment]]:
-        """Return the objects of a topic that the cut names, but entries, each with its segments."""
-        named: dict[str, dict[str, Segment]] = {}
+    def named(self, topic: str) -> dict[str, Hashes]:
+        """Return the objects of a topic that the cut names, but entries, with their hashes."""
+        named: dict[str, Hashes] = {}
         for state, tp in self._logs.get(topic, ()):
             for batch in state.partitions[tp].batches:
                 if not batch.segment.inlined:
-                    named.setdefault(batch.segment.object, {})[batch.segment.key] = batch.segment
-        return {key: [*segments.values()] for key, segments in named.items()}
+                    add_hash(named, batch.segment)
+        return named
 
-    def _unlisted(self, named: dict[str, list[Segment]]) -> Iterator[Part]:
+    def _unlisted(self, named: dict[str, Hashes]) -> Iterator[Part]:
         """Yield the objects that a list lacks, but that exist: on a file system that ignores case, for example."""
         missing: list[str] = []
-        for key, segments in sorted(named.items()):
+        for key, hashes in sorted(named.items()):
             try:
-                yield Part(key, self.connection.objects.stat(key).size, segments)
+                yield Part(key, self.connection.objects.stat(key).size, hashes)
             except ObjectNotFoundError:
                 missing.append(key)
         if missing:

@@ -9,7 +9,7 @@ from txnstore.chain.codec import segments_of
 from txnstore.chain.payload import entry_hash, payload_damage, payload_of
 from txnstore.chain.tail import entry_in
 from txnstore.compactor.backup.copying import Copier
-from txnstore.compactor.backup.cut import Part, VanishedError, is_needed
+from txnstore.compactor.backup.cut import Hashes, Part, VanishedError, add_hash, is_needed
 from txnstore.connection import Connection
 from txnstore.core.log.model import Segment
 from txnstore.core.state import State
@@ -32,7 +32,8 @@ def copy_later(
         VanishedError: An object does not exist any more; the cut may need it or not.
         CorruptionError: An entry does not follow the one before it, or an object is damaged.
     """
-    objects: dict[str, dict[str, Segment]] = {}
+    objects: dict[str, Hashes] = {}
+    sizes: dict[str, int] = {}
     entries = 0
     for state, head, digest in zip(view.states, document.heads, document.hashes, strict=True):
         numbers = range(head + 1, state.sequence + 1)
@@ -46,9 +47,10 @@ def copy_later(
             digest = line_hash
             for segment in segments:
                 if not segment.inlined:
-                    objects.setdefault(segment.object, {})[segment.key] = segment
-    for key, segments_by_key in sorted(objects.items()):
-        copier.copy(_part(connection, key, [*segments_by_key.values()]))
+                    add_hash(objects, segment)
+                    sizes[segment.object] = segment.size
+    for key, hashes in sorted(objects.items()):
+        copier.copy(_part(connection, key, sizes[key], hashes))
     for part in _checkpoints(connection, document, view):
         copier.copy(part)
     copier.finish()
@@ -73,14 +75,13 @@ def _copy_entry(
     return len(data), entry.previous, entry_hash(data), [*segments_of(entry)]
 
 
-def _part(connection: Connection, key: str, segments: list[Segment]) -> Part:
-    size = segments[0].size
-    if segments[0].is_range:  # The object may have more.
+def _part(connection: Connection, key: str, size: int, hashes: Hashes) -> Part:
+    if not isinstance(hashes, bytes):  # The object may have more than its ranges that are known.
         try:
             size = connection.objects.stat(key).size
         except ObjectNotFoundError as error:
             raise VanishedError([key]) from error
-    return Part(key, size, segments)
+    return Part(key, size, hashes)
 
 
 def _checkpoints(connection: Connection, document: BackupDocument, view: View) -> list[Part]:

@@ -81,9 +81,9 @@ def restore(
         raise BackupError(msg)
     copier, copy = Copier(source.objects, target, source.pool), Copy(source, target, progress)
     cut = copy.copy_cut(document, copier)
-    candidate = copy.candidate(cut.view, [chain.boundary for chain in cut.chains], document)
-    prove(candidate, target, source.runtime, verify=verify)
-    report = _make_store(candidate, target, source.runtime, source.principal, new_identity=new_identity)
+    source.close()  # Its state needs as much memory as that of the copy, which is opened now.
+    prove(cut, target, source.runtime, verify=verify)
+    report = _make_store(cut, target, source.runtime, source.principal, new_identity=new_identity)
     return replace(report, copied=copier.objects, bytes=copier.bytes, verified=verify)
 
 

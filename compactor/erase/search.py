@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -41,10 +42,15 @@ _ENTRIES = 64
 _UNREADABLE = (CorruptionError, SchemaMismatchError, UnsupportedFormatError, pa.ArrowException, OSError)
 _PLACES = [PARTITION_FIELD.name, OFFSET_FIELD.name]
 _RESERVED = frozenset(each.name for each in RESERVED_FIELDS)
-_NO_PLACES = pa.schema([PARTITION_FIELD, OFFSET_FIELD]).empty_table()
 
 #: A batch, with its partition.
 Named = tuple[TopicPartition, Batch]
+
+
+@cache
+def _no_places() -> pa.Table:
+    """Return no rows. Made at its first use, since Arrow imports pandas, of 40 MB, to make a table."""
+    return pa.schema([PARTITION_FIELD, OFFSET_FIELD]).empty_table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Looked:
     rows: int
     size: int
     modified_ms: int
-    places: pa.Table = field(default_factory=lambda: _NO_PLACES, repr=False, compare=False)
+    places: pa.Table = field(default_factory=_no_places, repr=False, compare=False)
 
     @property
     def found(self) -> bool:
@@ -160,8 +166,9 @@ class Search:
         for key in found:
             self.looked.pop(key, None)
 
-    def _note(self, item: ObjectInfo, rows: int, places: pa.Table = _NO_PLACES) -> None:
-        self.looked[item.key] = Looked(item.key, rows, item.size, item.modified_ms, places)
+    def _note(self, item: ObjectInfo, rows: int, places: pa.Table | None = None) -> None:
+        known = places if places is not None else _no_places()
+        self.looked[item.key] = Looked(item.key, rows, item.size, item.modified_ms, known)
 
     def _get_if_there(self, key: str) -> bytes | None:
         try:
@@ -180,7 +187,7 @@ class Search:
         batches = [each for item in items for each in named.batches_of(item.key)]
         places = self._places_by_object(batches)
         for item in items:
-            found = places.get(item.key.casefold(), _NO_PLACES)
+            found = places.get(item.key.casefold(), _no_places())
             rows = found.num_rows
             if not rows and _has_other_rows(named.batches_of(item.key)):
                 rows = self._rows_in_bytes(item.key)
@@ -272,7 +279,7 @@ class Search:
                 raise
             self._note(item, -1)
             return
-        places = pa.concat_tables([_NO_PLACES, *tables])
+        places = pa.concat_tables([_no_places(), *tables])
         self._note(item, places.num_rows, places)
 
     def _places_in_append(self, payload: bytes, event: BatchesAppended, appended_at: int) -> pa.Table:
