@@ -114,6 +114,8 @@ def restore(
     import txnstore
     from txnstore.storage.redact import redact
 
+    if backup is None and backup_options:
+        raise click.UsageError("--backup-option needs BACKUP; --storage-option is for a backup at --store")
     url = redact(app.store_url())
     if backup is None and must_ask("make a store of the backup itself", yes=yes):
         ask(f"Make a store of the backup at {url}? No later backup can be made to it.")

@@ -119,5 +119,6 @@ def test_wrong_calls_end_with_a_sentence(store: Store, tmp_path: Path) -> None:
 
     assert "are one place, or one is inside" in fail("--store", store.url, "backup", tmp_path / "store")
     assert "--interval needs --watch" in fail("--store", store.url, "backup", tmp_path / "copy", "--interval", "1s")
+    assert "--backup-option needs BACKUP" in fail("--store", tmp_path / "copy", "restore", "--backup-option", "a=b")
     assert "no terminal to ask" in fail("--store", tmp_path / "copy", "restore")
     assert "there is no backup" in fail("--store", tmp_path / "copy", "restore", "--yes")
