@@ -508,6 +508,12 @@ class StorageRefusedError(StorageError):
     advice = "Repair what the message names, then try again."
 
 
+class StorageReplacedError(StorageRefusedError):
+    """The folder of a local store was deleted while it was in use; another one may be in its place."""
+
+    advice = "Close the store and open it again."
+
+
 class StorageFullError(StorageRefusedError):
     """The disk of the storage is full, or its quota is used up. A vacuum may free some (docs/howto/maintenance.md)."""
 

@@ -17,7 +17,14 @@ from txnstore.compactor.maintain.tasks import Done, Task, tasks_of, vacuum_wait
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.view import View
-from txnstore.errors import AuthorizationError, InvalidConfigError, StorageError, StoreNotFoundError, TxnStoreError
+from txnstore.errors import (
+    AuthorizationError,
+    InvalidConfigError,
+    StorageError,
+    StorageReplacedError,
+    StoreNotFoundError,
+    TxnStoreError,
+)
 from txnstore.metrics import MAINTENANCE_KINDS as KINDS
 from txnstore.validation import check_integer, check_names, check_seconds
 
@@ -192,6 +199,7 @@ class Maintenance:
 
         Raises:
             StoreNotFoundError: The store was deleted, and maybe created again.
+            StorageReplacedError: The folder of a local store was.
         """
         return self._run(self._connection.runtime.sleep)
 
@@ -249,7 +257,7 @@ class Maintenance:
                 wait_ms = vacuum_wait(self._memory.written, self._memory.now_ms(), self._every_ms["vacuum"])
                 if wait_ms > 0:
                     schedule.done("vacuum", now, again_ms=wait_ms)
-        except StoreNotFoundError:
+        except (StoreNotFoundError, StorageReplacedError):
             raise
         except TxnStoreError as error:
             results.append(TaskResult("state", {}, (runtime.monotonic() - began) / 1000, error))
@@ -264,7 +272,7 @@ class Maintenance:
         began = runtime.monotonic()
         try:
             done = self._do(kind, task, view)
-        except StoreNotFoundError:
+        except (StoreNotFoundError, StorageReplacedError):
             raise
         except Exception as error:  # noqa: BLE001 - an error of one kind stops no other one
             if not isinstance(error, TxnStoreError):

@@ -26,6 +26,7 @@ from txnstore.errors import (
     StorageError,
     StorageFullError,
     StorageRefusedError,
+    StorageReplacedError,
     UnsafeStorageError,
 )
 from txnstore.storage.base import (
@@ -62,7 +63,7 @@ class RootFolder:
         """Check that the folder is still the same; the first check that can open it keeps it open.
 
         Raises:
-            StorageRefusedError: It was deleted, or deleted and created again.
+            StorageReplacedError: It was deleted, or deleted and created again.
         """
         descriptor = self._descriptor
         try:
@@ -78,8 +79,7 @@ class RootFolder:
             change = "deleted"
         except OSError:
             return  # The request itself reports it.
-        msg = f"The folder {self.path} was {change} while it was in use. Close the store and open it again."
-        raise StorageRefusedError(msg)
+        raise StorageReplacedError(f"The folder {self.path} was {change} while it was in use.")
 
     def forget(self) -> None:
         """Let the next check remember the folder again."""

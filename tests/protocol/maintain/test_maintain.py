@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import txnstore
 from tests.helpers.compaction import DAY_MS, HOUR_MS, begin, new_store, reopen, values
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
@@ -28,6 +31,7 @@ from txnstore.errors import (
     InvalidConfigError,
     ReadOnlyError,
     StorageError,
+    StorageReplacedError,
     StoreNotFoundError,
 )
 from txnstore.metrics import MAINTENANCE_KINDS
@@ -253,6 +257,14 @@ def test_a_store_that_is_deleted_ends_the_rounds(store: Store, faults: FaultStor
     with pytest.raises(StoreNotFoundError):
         list(rounds)
     assert not faults.inner.list("")
+
+
+def test_a_folder_that_is_deleted_ends_the_rounds(tmp_path: Path) -> None:
+    """A process of it would fail for ever otherwise, and no service manager would start it again."""
+    with txnstore.create(tmp_path / "store") as store:
+        shutil.rmtree(tmp_path / "store")
+        with pytest.raises(StorageReplacedError):
+            next(iter(store.maintain()))
 
 
 def test_who_has_no_right_is_told_and_does_the_rest() -> None:
