@@ -100,7 +100,7 @@ def maintain(
             raise click.UsageError(str(error)) from None
         with contextlib.ExitStack() as resources:
             listener = None if metrics is None else resources.enter_context(listen_on(metrics))
-            printer = _Printer(app)
+            printer = _Printer(app, once=once)
             status = asyncio.run(_run(app, maintenance, store, printer, listener, 143 if once else 0))
         if status is None and maintenance.error is not None:
             raise maintenance.error
@@ -112,8 +112,8 @@ def maintain(
 class _Printer:
     """Prints a line for each round with work or an error, and for the first of several idle ones."""
 
-    def __init__(self, app: App) -> None:
-        self._out, self._was_idle = app.out, False
+    def __init__(self, app: App, *, once: bool) -> None:
+        self._out, self._once, self._was_idle = app.out, once, False
         self.has_failed = False
 
     def show(self, round_: MaintenanceRound) -> None:
@@ -122,18 +122,19 @@ class _Printer:
         if self._out.as_json:
             self._out.record(_json_values(round_))
         elif not (round_.idle and self._was_idle):
-            self._out.line(_round_line(round_))
+            self._out.line(_round_line(round_, once=self._once))
         for result in round_.errors:
             self._out.warning(f"round {round_.number}: {result.kind}: {result.error}")
         self._out.flush()
         self._was_idle = round_.idle
 
 
-def _round_line(round_: MaintenanceRound) -> str:
+def _round_line(round_: MaintenanceRound, *, once: bool) -> str:
     """What a round has done, in one line."""
     parts = [_result_text(result) for result in round_.results] or ["nothing to do"]
     cost = f"{counted(round_.requests, 'request')}, {round_.took:.1f} s"
-    return f"round {round_.number}: {'; '.join(parts)} ({cost}); next look in {round_.wait:.0f} s"
+    next_look = "" if once else f"; next look in {round_.wait:.0f} s"
+    return f"round {round_.number}: {'; '.join(parts)} ({cost}){next_look}"
 
 
 def _result_text(result: TaskResult) -> str:

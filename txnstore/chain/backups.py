@@ -176,15 +176,15 @@ class BackupObjects:
 
     def put(self, key: str, data: bytes) -> None:
         """Refused."""
-        raise self._refusal(key)
+        raise self._refusal()
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Refused."""
-        raise self._refusal(key)
+        raise self._refusal()
 
     def delete(self, names: Sequence[str]) -> None:
         """Refused."""
-        raise self._refusal(", ".join(names))
+        raise self._refusal()
 
     def close(self) -> None:
         """Release connections."""
@@ -206,10 +206,10 @@ class BackupObjects:
         if is_later(key, self._cut):
             raise ObjectNotFoundError(f"{key} is not in the newest complete cut of the backup at {self.url}")
 
-    def _refusal(self, what: str) -> StorageRefusedError:
+    def _refusal(self) -> StorageRefusedError:
         return StorageRefusedError(
-            f"{what} cannot be written: {redact(self.url)} is a backup, which can only be read. `txnstore restore` "
-            "makes a store of it, or a copy that is one."
+            f"{redact(self.url)} is a backup, which can only be read. `txnstore restore` makes a store of it, or a "
+            "copy that is one."
         )
 
 
