@@ -54,12 +54,9 @@ _MAX_MESSAGE = 64 << 10
 _MECHANISM_NAME, _MAX_LOGGED_CHARS = re.compile("[A-Z0-9_-]{1,20}"), 100
 _MALFORMED = "its message is malformed"
 _BEARER = "OAUTHBEARER"
-#: The first message of OAUTHBEARER (RFC 7628), with the user to act for and the token; and the answer to a token that
-#: is refused, after which the client sends one message more.
-_BEARER_MESSAGE = re.compile(
-    rb"n,(?:a=([^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?auth=Bearer +([^\x01]*)\x01(?:[A-Za-z]+=[^\x01]*\x01)*\x01",
-    re.IGNORECASE,
-)
+#: The start of the first message of OAUTHBEARER (RFC 7628), with the user to act for; a field of it, such as the token;
+#: and the answer to a token that is refused, after which the client sends one message more.
+_BEARER_START, _BEARER_FIELD = re.compile(rb"n,(?:a=([^,]*))?,", re.IGNORECASE), re.compile(rb"([A-Za-z]+)=([^\x01]*)")
 _INVALID_TOKEN = b'{"status":"invalid_token"}'
 #: The parts of files for TLS.
 _CERTIFICATE, _KEY = "certificate", "private key"
@@ -189,6 +186,9 @@ def tls_context(certificate: Path, key: Path, client_ca: Path | None = None) -> 
         except (OSError, ssl.SSLError) as error:
             msg = f"the authorities of clients in {client_ca} cannot be read: {error.strerror or error}"
             raise InvalidConfigError(msg) from error
+        # A resumed session is not verified again, so it would outlast its certificate, and an authority that was taken
+        # out. Sessions of TLS 1.2 are resumed without tickets, too, which cannot be turned off.
+        context.minimum_version, context.num_tickets = ssl.TLSVersion.TLSv1_3, 0
         # Not CERT_REQUIRED: peers ask whether this gateway lives, and a client without one gets a reason in the log.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
@@ -412,10 +412,7 @@ class _Bearer:
 
     async def answer(self, data: bytes) -> tuple[str | None, bytes]:
         """Verify the token, and return its user."""
-        match = _BEARER_MESSAGE.fullmatch(data)
-        if match is None:
-            raise _LoginError(_MALFORMED)
-        authorized_user, token = ((part or b"").decode("utf-8", "replace") for part in match.groups())
+        authorized_user, token = _bearer_parts(data)
         verify = partial(self._tokens.principal, token)
         try:
             principal = await asyncio.get_running_loop().run_in_executor(None, verify)
@@ -425,6 +422,17 @@ class _Bearer:
         if authorized_user not in {"", user}:
             raise _LoginError("it asks for the rights of another user", user)
         return user, b""
+
+
+def _bearer_parts(data: bytes) -> tuple[str, str]:
+    """Return the user to act for and the token. In linear time: a client that has not authenticated sends it."""
+    start, *parts = data.split(b"\x01")
+    begin, fields = _BEARER_START.fullmatch(start), [_BEARER_FIELD.fullmatch(part) for part in parts[:-2]]
+    named = {field[1].lower(): field[2] for field in reversed(fields) if field is not None}  # The first of a name.
+    scheme, _, token = named.get(b"auth", b"").partition(b" ")
+    if begin is None or None in fields or parts[-2:] != [b"", b""] or scheme.lower() != b"bearer":
+        raise _LoginError(_MALFORMED)
+    return (begin[1] or b"").decode("utf-8", "replace"), token.lstrip(b" ").decode("utf-8", "replace")
 
 
 class _Refused:

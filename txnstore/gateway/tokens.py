@@ -8,6 +8,7 @@ import threading
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -165,24 +166,29 @@ class _FetchedKeys:
 
     def with_key(self, key_id: str | None) -> Keys:
         """Return the keys, fetched again if they are old, or lack this one."""
+        if not self._is_due(key_id):  # Without the lock: a token of a known key does not wait for a fetch.
+            return self._keys
         with self._lock:
-            age = (self._runtime.monotonic() - self._fetched_at) / 1000
-            is_missing = key_id is not None and key_id not in self._keys
-            if age >= _REFRESH or (is_missing and age >= _PAUSE):
-                self._fetched_at = self._runtime.monotonic()
+            if self._is_due(key_id):
                 try:
                     self._keys = self._fetch()
                 except InvalidConfigError as error:
                     _LOG.error(
                         "keys of tokens cannot be fetched, the last ones hold: %s", error, extra={"error": str(error)}
                     )
+                self._fetched_at = self._runtime.monotonic()  # Now: a fetch may take longer than the pause.
             return self._keys
+
+    def _is_due(self, key_id: str | None) -> bool:
+        """Whether the keys are old, or lack this one and were not fetched just now."""
+        is_missing = key_id is not None and key_id not in self._keys
+        return self._runtime.monotonic() - self._fetched_at >= (_PAUSE if is_missing else _REFRESH) * 1000
 
     def _fetch(self) -> Keys:
         try:
             with urllib.request.urlopen(self._url, timeout=_TIMEOUT) as response:  # noqa: S310 - The scheme is checked.
                 data = response.read(_MAX_BYTES + 1)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise InvalidConfigError(f"the keys of tokens at {self._url} cannot be read: {error}") from error
         return _parse(data, self._url)
 
@@ -209,7 +215,7 @@ def _parse(data: bytes, source: str) -> Keys:
             raise ValueError("it is no JSON object with a list of keys")
         public_keys = [key for key in listed if key.get("kty") != "oct"]
         keys = {key.key_id: key for key in jwt.PyJWKSet.from_dict({"keys": public_keys}).keys}
-    except (ValueError, KeyError, jwt.PyJWTError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise InvalidConfigError(f"{source} is no JSON Web Key Set with public keys: {reason}") from None
     return keys

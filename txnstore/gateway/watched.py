@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from txnstore.errors import InvalidConfigError
-
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -53,7 +51,7 @@ class Watched(Generic[T]):
         extra = {"what": self._what, "files": [str(path) for path in self._paths]}
         try:
             self.value = self._read()
-        except InvalidConfigError as error:
+        except Exception as error:  # noqa: BLE001 - Whatever is in them: later changes must be read.
             _LOG.error(
                 "changed files are damaged, what was read before holds: %s", error, extra={**extra, "error": str(error)}
             )

@@ -200,6 +200,31 @@ def test_librdkafka_is_known_by_its_certificate(
     assert store.scan("t").to_table().num_rows == 1
 
 
+def test_an_authority_that_is_taken_out_vouches_for_no_resumed_session(
+    store: txnstore.Store, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(*authority)
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(authority[0].read_bytes())
+    tls = watched_tls(*self_signed(tmp_path / "tls"), authorities)
+    with serving(store, security=Security(tls=tls, certificates=CertificateRules())) as gateway:
+        with Client(*gateway.address) as client:
+            client.socket = first = context.wrap_socket(client.socket)
+            client.ask(Api.METADATA, 9, {"topics": None})
+            session = first.session
+        authorities.write_bytes(self_signed(tmp_path / "other", "CN=other")[0].read_bytes())
+        gateway.reload()
+        with Client(*gateway.address) as client:
+            client.socket = context.wrap_socket(client.socket, session=session)
+            with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
+                client.ask(Api.METADATA, 9, {"topics": None})
+        context.maximum_version = ssl.TLSVersion.TLSv1_2  # Its sessions are resumed without tickets, too.
+        with pytest.raises((ssl.SSLError, ConnectionError)), Client(*gateway.address) as client:
+            context.wrap_socket(client.socket)
+
+
 @pytest.mark.usefixtures("unlimited")
 def test_clients_without_a_certificate_or_with_one_that_no_rule_fits_are_refused(
     store: txnstore.Store, tmp_path: Path, authority: tuple[Path, Path], caplog: pytest.LogCaptureFixture

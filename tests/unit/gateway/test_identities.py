@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.certificates import CertificateRules, subject_name
+from txnstore.gateway.security import _bearer_parts, _LoginError, credential_line, watched_users
 from txnstore.gateway.tokens import TokenError, Tokens, TokenSettings
 from txnstore.runtime import Runtime
 
@@ -181,6 +182,54 @@ def test_a_document_without_keys_is_refused(path: Path, document: str, reason: s
         tokens_of(path.as_uri())
 
 
+@pytest.mark.parametrize("changes", [{"kid": ["k"]}, {"alg": ["ES256"]}, None])
+def test_a_strange_document_is_damaged(path: Path, changes: dict[str, Any] | None) -> None:
+    """And ends no watch of files."""
+    tokens = tokens_of(path.as_uri())
+    path.write_text("[" * 100_000 if changes is None else key_set({**public(OTHER, "new"), **changes}))
+    with pytest.raises(InvalidConfigError, match="is no JSON Web Key Set"):
+        tokens_of(path.as_uri())
+    assert tokens.file is not None
+    tokens.file.reload()
+    assert tokens.principal(token()) == "User:alice"
+
+
+def test_a_file_of_users_that_is_nested_too_deeply_ends_no_watch(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    file.write_text(f'[users]\nalice = "{credential_line("secret")}"\n')
+    users = watched_users(file)
+    file.write_text("a=" + "[" * 100_000)
+    users.reload()
+    assert list(users.value) == ["alice"]
+
+
+BEARER_MESSAGES = {
+    b"n,,\x01auth=Bearer a.b\x01\x01": ("", "a.b"),
+    b"n,a=alice,\x01host=h\x01AUTH=bearer  a.b\x01auth=Bearer c\x01\x01": ("alice", "a.b"),
+    b"y,,\x01auth=Bearer a\x01\x01": None,
+    b"n,,\x01auth=Basic a\x01\x01": None,
+    b"n,,\x01host=h\x01\x01": None,
+    b"n,,\x01auth=Bearer a\x01": None,
+    b"n,,\x01auth=Bearer a\x01\x01more": None,
+    b"n,,\x01\x01\x01": None,
+    b"n,,\x01=x\x01auth=Bearer a\x01\x01": None,
+    b"": None,
+    b"\x01\x01": None,
+    # An expression that goes back over them takes half a minute, in the event loop.
+    b"n,,\x01auth=Bearer " + b" " * 65_000: None,
+    b"n,," + b"\x01auth=Bearer x" * 4_000: None,
+}
+
+
+@pytest.mark.parametrize(("message", "parts"), BEARER_MESSAGES.items(), ids=str)
+def test_messages_of_bearers(message: bytes, parts: tuple[str, str] | None) -> None:
+    if parts is None:
+        with pytest.raises(_LoginError, match="its message is malformed"):
+            _bearer_parts(message)
+    else:
+        assert _bearer_parts(message) == parts
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -210,14 +259,18 @@ def test_a_changed_file_of_keys_counts(path: Path) -> None:
 
 
 @contextmanager
-def issuer(documents: list[str]) -> Iterator[tuple[str, list[str]]]:
+def issuer(documents: list[str], may_answer: Callable[[], object] = bool) -> Iterator[tuple[str, list[str]]]:
     """A server of keys: its URL, and the requests that it had; each gets the newest of the documents."""
     requests: list[str] = []
 
     class Keys(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             requests.append(self.path)
+            may_answer()
             body = documents[-1].encode()
+            if documents[-1] == "no HTTP":
+                self.wfile.write(b"no HTTP\r\n")
+                return
             self.send_response(200 if body else 500)
             self.end_headers()
             self.wfile.write(body)
@@ -254,3 +307,36 @@ def test_keys_are_fetched_again_for_a_new_key_and_after_an_hour() -> None:
         clock.passed += 3_600_000
         assert tokens.principal(token(OTHER, "new", exp=NOW + 7_200)) == "User:alice"
         assert len(requests) == 3
+        documents.append("no HTTP")
+        clock.passed += 3_600_000
+        assert tokens.principal(token(OTHER, "new", exp=NOW + 9_000)) == "User:alice"
+        assert len(requests) == 4
+
+
+def test_tokens_of_known_keys_do_not_wait_for_a_fetch() -> None:
+    """Anybody can cause one, by a token of an unknown key; an issuer that hangs must not stop the others."""
+    asked, may_answer = threading.Event(), threading.Event()
+    may_answer.set()
+    clock = Clock()
+
+    def answer() -> None:
+        asked.set()
+        may_answer.wait(60)
+
+    def ask_for_unknown_key() -> None:
+        with pytest.raises(TokenError):
+            tokens.principal(token(OTHER, "new"))
+
+    with issuer([key_set(public(KEY, "k"))], answer) as (url, requests):
+        tokens = tokens_of(url, clock)
+        clock.passed += 10_000
+        asked.clear()
+        may_answer.clear()
+        stranger = threading.Thread(target=ask_for_unknown_key)
+        stranger.start()
+        assert asked.wait(60)
+        assert tokens.principal(token()) == "User:alice"
+        assert stranger.is_alive()
+        may_answer.set()
+        stranger.join()
+    assert len(requests) == 2
