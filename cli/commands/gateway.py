@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 #: The most workers.
 _MAX_WORKERS = 64
+_MAX_PORT = 65_535
 #: Addresses that stand for all of this machine, to listen on.
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - Compared with.
 _FILE_TYPE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -258,16 +259,21 @@ class _Places:
         workers: int,
     ) -> _Places:
         """Bind the addresses, so that they are free: the ports after that of ``listen``, or any for port 0."""
-        listen_on(listen).close()  # Other processes of this user may share what is bound below, and must not.
-        reserved = [bind_on(listen)]
+        _check_last_ports([listen, *([] if advertise is None else [advertise]), *peers], workers)
+        nodes = tuple(node for peer in peers for node in _ports_after(peer, workers))
+        shared = next((node for node in nodes if nodes.count(node) > 1), None)
+        if shared is not None and len({*peers}) == len(peers):  # Else a peer is named twice, which is said below.
+            msg = f"two of them have a worker at {address_text(*shared)}"
+            raise click.BadParameter(msg, param_hint="--peers")
+        listened = [listen, *(_ports_after(listen, workers) if listen[1] else [listen] * workers)]
+        for each in listened:  # Other processes of this user may share what is bound below, and must not.
+            listen_on(each).close()
+        reserved = [bind_on(each) for each in listened]
         host, port = reserved[0].getsockname()[:2]
-        ports = [port + number if listen[1] else 0 for number in range(1, workers + 1)]
-        reserved += [bind_on((listen[0], each)) for each in ports]
         own = tuple((host, each.getsockname()[1]) for each in reserved[1:])
         address = _advertised_address([advertise] if advertise else [(host, port), (listen[0], port)], peers)
         advertised = own if advertise is None and not peers else _ports_after(address, workers)
-        nodes = tuple(node for peer in peers for node in _ports_after(peer, workers)) or advertised
-        return cls((host, port), own, advertised, nodes, tuple(reserved))
+        return cls((host, port), own, advertised, nodes or advertised, tuple(reserved))
 
     def local(self) -> dict[tuple[str, int], tuple[str, int]]:
         """Where this machine reaches its workers, by the address that clients connect to."""
@@ -276,6 +282,14 @@ class _Places:
             advertised: (names.get(host, host), port)
             for advertised, (host, port) in zip(self.advertised, self.own, strict=True)
         }
+
+
+def _check_last_ports(addresses: Sequence[tuple[str, int]], workers: int) -> None:
+    """Refuse addresses after which there are too few ports."""
+    for host, port in addresses:
+        if port + workers > _MAX_PORT:
+            msg = f"there are no {workers} ports after {address_text(host, port)}, one for each worker"
+            raise click.BadParameter(msg, param_hint="--workers")
 
 
 def _ports_after(address: tuple[str, int], count: int) -> tuple[tuple[str, int], ...]:

@@ -50,6 +50,12 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["--tls-client-ca", __file__], 2, "needs --tls-cert"),
         (["--property", "sasl.oauthbearer.jwks.endpoint.url=file:///none"], 1, "expected.issuer is missing"),
         (["--workers", "0"], 2, "1<=x<=64"),
+        (["--workers", "2", "--listen", "127.0.0.1:65534"], 2, "there are no 2 ports after 127.0.0.1:65534"),
+        (
+            ["--workers", "2", "--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,a:2"],
+            2,
+            "two of them have a worker at a:3",
+        ),
         (["--rack", ""], 2, "is no name of a zone"),
         (["--rack", "a,b"], 2, "is no name of a zone"),
         (["--sasl", "/none"], 2, "does not exist"),
@@ -76,11 +82,12 @@ def test_a_port_in_use_is_said(cli: Cli) -> None:
 
 
 def test_a_port_in_use_is_said_of_workers_too(cli: Cli) -> None:
-    """Though they share theirs with each other."""
+    """Though they share theirs with each other: also if it is that of a worker, of another store perhaps."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         host, port = taken.getsockname()
-        result = cli("gateway", "--listen", f"{host}:{port}", "--workers", "2")
-    assert (result.status, f"{host}:{port} cannot be listened on" in result.err) == (1, True), result
+        for first in (port, port - 1):
+            result = cli("gateway", "--listen", f"{host}:{first}", "--workers", "2")
+            assert (result.status, f"{host}:{port} cannot be listened on" in result.err) == (1, True), result
 
 
 def test_a_store_that_does_not_exist_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
