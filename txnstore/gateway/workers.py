@@ -159,7 +159,7 @@ class Workers:
             own_metrics: Makes the text of the metrics of the parent.
 
         Raises:
-            WorkerError: One of them has ended before it served. The others are ended.
+            WorkerError: One of them has ended before it served for the first time. The others are ended.
         """
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
 
@@ -201,16 +201,14 @@ class Workers:
         while not self._stopping.is_set():
             worker = self._workers[number] = _Worker(self._start(number))
             # Shielded: the end of this task must not make it look as if the worker had ended.
-            if not await asyncio.shield(worker.is_serving):
-                status = await asyncio.shield(worker.ended)
-                if self._stopping.is_set():
-                    return
-                msg = f"worker {number} has ended with status {status} before it served; the log says why"
-                raise WorkerError(msg)
-            serving.set()
+            if await asyncio.shield(worker.is_serving):
+                serving.set()
             status = await asyncio.shield(worker.ended)
             if self._stopping.is_set():
                 return
+            if not serving.is_set():  # Later what it needs may be away for a while, and the others serve on.
+                msg = f"worker {number} has ended with status {status} before it served; the log says why"
+                raise WorkerError(msg)
             _LOG.error("a worker has died, and is started again", extra={"worker": number, "status": status})
             await asyncio.sleep(_PAUSE)
             self._restarts += 1

@@ -1,8 +1,14 @@
-"""The metrics of several workers as one text."""
+"""The metrics of several workers as one text, and a worker that cannot serve."""
 
 from __future__ import annotations
 
-from txnstore.gateway.workers import merged_metrics
+import asyncio
+import multiprocessing
+import sys
+
+import pytest
+
+from txnstore.gateway.workers import Started, WorkerError, Workers, merged_metrics
 
 
 def test_each_family_is_there_once_with_the_samples_of_all_workers() -> None:
@@ -13,3 +19,17 @@ def test_each_family_is_there_once_with_the_samples_of_all_workers() -> None:
         '# HELP b More.\n# TYPE b gauge\nb{worker="0"} 2\n'
     )
     assert merged_metrics({}) == ""
+
+
+def test_a_worker_that_ends_before_it_has_served_once_ends_all() -> None:
+    spawn = multiprocessing.get_context("spawn")
+
+    def start(_number: int) -> Started:
+        own_end, other_end = spawn.Pipe()
+        process = spawn.Process(target=sys.exit, args=(3,))
+        process.start()
+        other_end.close()
+        return Started(process, own_end)
+
+    with pytest.raises(WorkerError, match="worker 0 has ended with status 3 before it served"):
+        asyncio.run(Workers(start, 1, 60).run(lambda: None))
