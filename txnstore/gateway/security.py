@@ -48,8 +48,9 @@ _CREDENTIAL_LINE = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d+):([A-Za-z0-9+/=]+)
 _ITERATIONS = 4096
 #: Seconds before a failed authentication is answered (Kafka: ``connection.failed.authentication.delay.ms``).
 _FAILURE_DELAY = 0.1
-#: The longest message of an authentication, in bytes.
-_MAX_MESSAGE = 64 << 10
+#: The longest message of an authentication, in bytes: with a token; with a user and a password or a proof, which are
+#: prepared (RFC 4013) character by character.
+_MAX_TOKEN_MESSAGE, _MAX_MESSAGE = 64 << 10, 4 << 10
 #: The names of mechanisms (RFC 4422), and how much of a user's name a line of the log has.
 _MECHANISM_NAME, _MAX_LOGGED_CHARS = re.compile("[A-Z0-9_-]{1,20}"), 100
 _MALFORMED = "its message is malformed"
@@ -357,7 +358,8 @@ class Sasl:
         """Handle a message of the mechanism; after the last one the client has its principal."""
         data: bytes = request.body.auth_bytes
         exchange: _Exchange | None = client.sasl
-        if exchange is None or len(data) > _MAX_MESSAGE:
+        is_token = exchange is not None and exchange.mechanism == _BEARER
+        if exchange is None or len(data) > (_MAX_TOKEN_MESSAGE if is_token else _MAX_MESSAGE):
             return _failure_fields(
                 ErrorCode.illegal_sasl_state, "SaslHandshake must come first, and messages are small"
             )

@@ -94,6 +94,19 @@ def test_users_who_are_added_and_removed_count_for_new_connections(store: txnsto
         open_connection.ask(Api.METADATA, 9, {"topics": None})
 
 
+def test_a_long_password_is_refused_before_it_is_prepared(store: txnstore.Store, tmp_path: Path) -> None:
+    """It takes the processor up to half a second for 64 kB, in the event loop, of a client that nobody knows."""
+    path = tmp_path / "users.toml"
+    path.write_text(f'[users]\nalice = "{credential_line(PASSWORD)}"\n')
+    with (
+        serving(store, security=Security(watched_users(path), plain=True)) as gateway,
+        Client(*gateway.address) as client,
+    ):
+        assert log_in(client, "alice", "x" * 5_000) == "illegal_sasl_state"
+        assert log_in(client, "alice", "x" * 4_000) == "sasl_authentication_failed"
+        assert log_in(client, "alice") == "none"
+
+
 def test_a_damaged_file_of_users_keeps_the_old_ones_and_is_logged_once(
     store: txnstore.Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
