@@ -494,6 +494,12 @@ def _security(
         raise click.UsageError("--tls-cert and --tls-key are given together")
     if client_ca is not None and certificate is None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
+    if client_ca is None and properties.ssl_principal_mapping_rules != "DEFAULT":
+        raise click.UsageError("ssl.principal.mapping.rules needs --tls-client-ca")
+    if not properties.sasl_oauthbearer_jwks_endpoint_url and (
+        properties.sasl_oauthbearer_expected_issuer or properties.sasl_oauthbearer_expected_audience
+    ):
+        raise click.UsageError("tokens need sasl.oauthbearer.jwks.endpoint.url")
     try:
         users = watched_users(sasl) if sasl is not None else None
         tls = watched_tls(certificate, key, client_ca) if certificate is not None and key is not None else None

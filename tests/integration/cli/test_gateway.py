@@ -49,6 +49,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["--sasl", __file__], 1, "cannot be read"),
         (["--tls-client-ca", __file__], 2, "needs --tls-cert"),
         (["--property", "sasl.oauthbearer.jwks.endpoint.url=file:///none"], 1, "expected.issuer is missing"),
+        (["--property", "sasl.oauthbearer.expected.audience=a"], 2, "tokens need sasl.oauthbearer.jwks.endpoint.url"),
+        (["--property", "ssl.principal.mapping.rules=RULE:(.*)/$1/"], 2, "needs --tls-client-ca"),
         (["--workers", "0"], 2, "1<=x<=64"),
         (["--workers", "2", "--listen", "127.0.0.1:65534"], 2, "there are no 2 ports after 127.0.0.1:65534"),
         (
