@@ -47,7 +47,8 @@ def test_a_subject_has_the_form_of_rfc_2253(subject: Any, name: str) -> None:
     ("rules", "principal"),
     [
         ("DEFAULT", r"User:CN=alice,O=Example\, Inc.,C=DE"),
-        (r"RULE:^CN=([^,]*),.*$/$1/", "User:alice"),
+        (r"RULE:^CN=([^,\\]*),.*$/$1/", "User:alice"),
+        (r"RULE:^CN=alice,O=([^,\\]*),.*$/$1/,DEFAULT", r"User:CN=alice,O=Example\, Inc.,C=DE"),
         (r"RULE:^CN=(.*?),O=(.*),C=(.*)$/$1@$3/L, DEFAULT", "User:alice@de"),
         (r"RULE:^CN=bob.*$/bob/,RULE:.*C=DE$/of\/$0/U", "User:OF/" + r"CN=ALICE,O=EXAMPLE\, INC.,C=DE"),
         (r"RULE:CN=alice/partial/,DEFAULT", r"User:CN=alice,O=Example\, Inc.,C=DE"),
