@@ -76,7 +76,7 @@ def test_looking_writes_nothing_and_reads_no_segment(store: Store, objects: Memo
     kinds = [kind for kind, _ in counting.log]
     assert not {"put", "put_if_absent", "delete"} & set(kinds)
     assert not [key for kind, key in counting.log if kind in ("get", "stat") and key.startswith(keys.TOPICS)]
-    assert kinds.count("list") <= 8 + 6 * chains
+    assert kinds.count("list") <= 9 + 6 * chains
     assert kinds.count("get") <= 4 + 9 * chains
     assert not report.ok, "the open transaction is past its timeout"
 
