@@ -102,9 +102,9 @@ def test_page_is_deleted_before_the_next_one_is_listed(
         for kind, key in counting.log
         if (kind, key) == ("list", "topics/") or (kind == "delete" and key.startswith("topics/"))
     ]
-    assert log.count("list") > 3
+    first = log.index("delete")  # The check that the store is sound has listed all pages before.
+    assert log[first:].count("list") > 1
     assert all(log[place - 1] == "list" for place, what in enumerate(log) if what == "delete")
-    assert "delete" in log[: len(log) // 2]
 
 
 @pytest.mark.usefixtures("own_objects")
