@@ -32,7 +32,7 @@ from tests.helpers.gateway_process import request_frame
 from txnstore.gateway.apis import Api
 
 #: The consumers of each measurement, and the most that the producer's median may be of that alone.
-CONSUMERS = {100: 2.0, 300: 3.0, 1_000: 8.0}
+CONSUMERS = {100: 1.2, 300: 1.2, 1_000: 1.2}
 #: Partitions of a consumer, of a topic, and the milliseconds that a fetch may wait.
 EACH, OF_A_TOPIC, MAX_WAIT = 50, 1_000, 500
 IDLE = 5_000

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.consumer.fetcher import Poller
 from txnstore.gateway.fetch import Fetch
+from txnstore.gateway.fetch_sessions import FetchSession
+from txnstore.gateway.freshness import Watch
 from txnstore.producer import upload
 from txnstore.read.rows import Columns
 from txnstore.segment import parquet
@@ -14,6 +16,7 @@ from txnstore.sql import views
 _AGES = "protocol/read/test_plans_of_one_age.py::"
 _UNORDERED = _AGES + "test_rows_that_no_entry_orders_after_their_schema_are_refused"
 _WRITTEN = "unit/segment/test_codec.py::test_statistics_are_written_only_where_every_engine_is_right"
+_SESSIONS = "unit/gateway/test_fetch.py::"
 _OLDER = "integration/sql/test_filters.py::test_filters_find_the_rows_of_a_scan_in_segments_of_older_releases"
 
 READERS = (
@@ -44,6 +47,27 @@ READERS = (
         "$topic = $view.topics.get($each.tp.topic)",
         "$topic = $each.topic",
         test="unit/gateway/test_cold.py::test_a_fetch_that_waited_reads_the_columns_of_what_came",
+    ),
+    Mutant(
+        "a session keeps what an older request has read",
+        FetchSession.keep_reading,
+        "self._is_ended or $reading.number != self._readings or $reading.has_errors",
+        "$reading.has_errors",
+        test=_SESSIONS + "test_a_fetch_of_another_connection_does_not_hide_records",
+    ),
+    Mutant(
+        "a session keeps what it has read of topics that were created again",
+        Fetch._reading,
+        "$kept.catalog is self._services.freshness.view.topics",
+        "True",
+        test=_SESSIONS + "test_a_topic_that_was_created_again_is_found_again",
+    ),
+    Mutant(
+        "a watch forgets what changed while no request waits",
+        Watch.note,
+        "self._changed.add($tp)",
+        "self._wake is not None and self._changed.add($tp)",
+        test=_SESSIONS + "test_records_that_came_between_two_requests_are_read",
     ),
     Mutant(
         "a stream plans slices of another view than its offsets",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, TypeAlias
@@ -29,6 +28,8 @@ from txnstore.gateway.fetch_sessions import (
     FetchSession,
     FetchSessions,
     PartitionKey,
+    Reading,
+    RequestedPartition,
     SessionPartition,
     named_partitions,
 )
@@ -48,24 +49,6 @@ _MAX_WAIT_MS = 30_000
 _OUTDATED = 60.0
 #: The most bytes of the control batch that stands for a gap.
 _MAX_GAP_BYTES = len(gap_batch(0, MAX_DELTA))
-
-
-@dataclass(frozen=True, slots=True)
-class _RequestedPartition:
-    """A partition to read, with its topic, or the error that refuses it.
-
-    Attributes:
-        key: How the request names it.
-        session: What a session knows of it; None: the request has none.
-    """
-
-    key: PartitionKey
-    tp: TopicPartition
-    topic: CatalogTopic | None
-    offset: int
-    max_bytes: int
-    session: SessionPartition | None = None
-    error: Exception | None = None
 
 
 #: What was read of a partition: how the request names it, and its fields of the response.
@@ -97,19 +80,54 @@ class Fetch:
             Isolation.READ_COMMITTED if field_value(body, "isolation_level", 0) == 1 else Isolation.READ_UNCOMMITTED
         )
         max_wait = min(_milliseconds(field_value(body, "max_wait", field_value(body, "max_wait_ms", 0))), _MAX_WAIT_MS)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + max_wait / 1000
+        deadline = asyncio.get_running_loop().time() + max_wait / 1000
         max_bytes = min(field_value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
         await self._services.freshness.recent(_OUTDATED)  # First: names are those of the topics that are read then.
+        reading = await self._reading(session, body, isolation, client)
+        try:
+            rack = field_value(body, "rack_id", "")
+            if rack and self._is_elsewhere(rack):
+                view = await self._services.freshness.recent()
+                return _response(session, [self._redirected(partition, view, rack) for partition in reading.partitions])
+            return await self._read_or_wait(
+                session, reading, min(body.min_bytes, max_bytes), max_bytes, deadline, client
+            )
+        finally:
+            if session is None:
+                reading.close()
+            else:
+                session.keep_reading(reading)
+
+    async def _reading(self, session: FetchSession | None, body: Any, isolation: Isolation, client: Client) -> Reading:
+        """Return what the last request of a session has read, if that is still right; else find the partitions."""
+        if session is not None and (kept := session.take_reading()) is not None:
+            if (
+                kept.isolation is isolation
+                and kept.catalog is self._services.freshness.view.topics
+                and self._services.may(client, kept.right)
+            ):
+                return kept
+            kept.close()
         asked = named_partitions(body.topics) if session is None else session.partitions.items()
+        number = 0 if session is None else session.new_reading_number()
+        catalog = self._services.freshness.view.topics  # If it changes meanwhile, the next request finds them again.
         partitions = await self._resolve([*asked], client)
-        rack = field_value(body, "rack_id", "")
-        if rack and self._is_elsewhere(rack):
-            view = await self._services.freshness.recent()
-            return _response(session, [self._redirected(partition, view, rack) for partition in partitions])
-        awaited = {partition.tp for partition in partitions}
+        right = read_topics({partition.tp.topic: None for partition in partitions})
+        return Reading(partitions, catalog, isolation, right, number)
+
+    async def _read_or_wait(
+        self,
+        session: FetchSession | None,
+        reading: Reading,
+        min_bytes: int,
+        max_bytes: int,
+        deadline: float,
+        client: Client,
+    ) -> Fields:
+        """Read partitions as soon as they have ``min_bytes`` bytes, or at the deadline."""
+        loop, isolation = asyncio.get_running_loop(), reading.isolation
+        partitions = reading.due()
         view = await self._services.view_with(lambda view: not _is_behind(view, partitions))
-        min_bytes = min(body.min_bytes, max_bytes)
         with self._services.freshness.waiting():
             while True:
                 results: list[_Result] | None = None
@@ -121,21 +139,21 @@ class Fetch:
                     or not self._is_short(view, partitions, isolation, min_bytes)
                 ):
                     async with client.room.grant(max_bytes) as granted_bytes:
-                        results, size, is_final = await self._read_all(view, partitions, isolation, granted_bytes)
+                        results, size, is_final = await self._read_all(view, reading, partitions, granted_bytes)
                     remaining_seconds = deadline - loop.time()
                     if is_final or size >= min_bytes or remaining_seconds <= 0:
                         return self._answer(session, results, size)
-                has_changed = await self._services.freshness.wait_for_change(view, awaited, remaining_seconds)
+                has_changed = await reading.wait_for_change(self._services.freshness, view, remaining_seconds)
                 if not has_changed and results is not None:
                     return self._answer(session, results, size)
-                view = self._services.freshness.view
+                partitions, view = reading.due(), self._services.freshness.view
 
     def _is_elsewhere(self, rack: str) -> bool:
         """Whether a gateway of the zone of a consumer lives, and this one is of another zone."""
         peers = self._services.peers
         return peers.rack(peers.own) != rack and bool(peers.in_rack(rack))
 
-    def _redirected(self, partition: _RequestedPartition, view: View, rack: str) -> _Result:
+    def _redirected(self, partition: RequestedPartition, view: View, rack: str) -> _Result:
         """Return the result that sends a consumer to the gateway of its zone (KIP-392), or the error of a partition.
 
         Without records: librdkafka drops those that come with another replica.
@@ -154,10 +172,10 @@ class Fetch:
             self._services.freshness.request_poll()
         return _response(session, results)
 
-    async def _resolve(self, asked: Sequence[tuple[PartitionKey, Any]], client: Client) -> list[_RequestedPartition]:
+    async def _resolve(self, asked: Sequence[tuple[PartitionKey, Any]], client: Client) -> list[RequestedPartition]:
         """Find the topics of partitions, each once for all that exist, and check that the client may read them."""
         topics: dict[str | UUID | None, CatalogTopic] = {}
-        resolved: list[_RequestedPartition] = []
+        resolved: list[RequestedPartition] = []
         for key, partition in asked:
             session = partition if isinstance(partition, SessionPartition) else None
             fields = partition if session is None else session.asked
@@ -169,10 +187,10 @@ class Fetch:
                 check_leader_epoch(field_value(fields, "current_leader_epoch", -1))
             except (TxnStoreError, RefusedError) as error:
                 tp = TopicPartition(named if isinstance(named, str) else "", number)
-                resolved.append(_RequestedPartition(key, tp, None, offset, 0, session, error))
+                resolved.append(RequestedPartition(key, tp, None, offset, 0, session, error))
             else:
                 tp, max_bytes = TopicPartition(topic.name, number), max(1, fields.partition_max_bytes)
-                resolved.append(_RequestedPartition(key, tp, topic, offset, max_bytes, session))
+                resolved.append(RequestedPartition(key, tp, topic, offset, max_bytes, session))
         return resolved
 
     async def _find(self, named: str | UUID | None, partition: int, client: Client) -> CatalogTopic:
@@ -187,14 +205,14 @@ class Fetch:
     # Reading ----------------------------------------------------------------------------------------------------------
 
     async def _read_all(
-        self, view: View, partitions: Sequence[_RequestedPartition], isolation: Isolation, max_bytes: int
+        self, view: View, reading: Reading, partitions: Sequence[RequestedPartition], max_bytes: int
     ) -> tuple[list[_Result], int, bool]:
         """Return the result of each partition, their bytes, and whether an error, or a lack of room, ends the wait.
 
         Without those of which a session knows that they have nothing new.
         """
         results: list[_Result] = []
-        size, is_final = 0, False
+        size, is_final, isolation = 0, False, reading.isolation
         for partition in partitions:
             try:
                 if partition.error is not None or partition.topic is None:
@@ -206,6 +224,7 @@ class Fetch:
                 if log is None:
                     raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {partition.tp}")
                 if partition.session is not None and partition.session.has_nothing_new(log, isolation):
+                    reading.has_nothing_new(partition.tp)
                     continue
                 fields, nbytes, is_cut = await self._read(
                     view, partition, topic, log, isolation, max_bytes - size, is_first=size == 0
@@ -220,7 +239,7 @@ class Fetch:
     async def _read(
         self,
         view: View,
-        partition: _RequestedPartition,
+        partition: RequestedPartition,
         topic: CatalogTopic,
         log: Partition,
         isolation: Isolation,
@@ -247,7 +266,7 @@ class Fetch:
     async def _records(
         self,
         view: View,
-        partition: _RequestedPartition,
+        partition: RequestedPartition,
         topic: CatalogTopic,
         log: Partition,
         isolation: Isolation,
@@ -289,7 +308,7 @@ class Fetch:
         return data, size, False
 
     async def _batches(
-        self, partition: _RequestedPartition, topic: CatalogTopic, log: Partition, isolation: Isolation
+        self, partition: RequestedPartition, topic: CatalogTopic, log: Partition, isolation: Isolation
     ) -> AsyncGenerator[EncodedBatch]:
         """Yield the batches from the requested offset on, from memory and segments; the first may begin before it."""
         position = partition.offset
@@ -314,7 +333,7 @@ class Fetch:
         return self._hot_batches.size_of(topic.topic_id, part.tp.partition, part.batch) is None
 
     def _is_short(
-        self, view: View, partitions: Sequence[_RequestedPartition], isolation: Isolation, min_bytes: int
+        self, view: View, partitions: Sequence[RequestedPartition], isolation: Isolation, min_bytes: int
     ) -> bool:
         """Whether a response would certainly have fewer bytes, and no error: what is in memory is counted, not read.
 
@@ -367,7 +386,7 @@ def _has_news(session: FetchSession, key: PartitionKey, fields: Fields) -> bool:
     offsets = fields["high_watermark"], fields["last_stable_offset"], fields["log_start_offset"]
     is_redirected = fields["preferred_read_replica"] >= 0
     has_news = bool(fields["records"]) or is_failed or is_redirected or offsets != partition.told
-    partition.tell(None if is_failed else offsets)
+    partition.told = None if is_failed else offsets
     if fields["records"]:
         session.read_last(key)
     return has_news
@@ -379,7 +398,7 @@ def _gap_batches(first_offset: int, offset_limit: int) -> list[bytes]:
     return [gap_batch(start, min(start + MAX_DELTA, offset_limit) - 1) for start in starts]
 
 
-def _is_behind(view: View, partitions: Sequence[_RequestedPartition]) -> bool:
+def _is_behind(view: View, partitions: Sequence[RequestedPartition]) -> bool:
     """Whether a requested offset is after the end of its log in this view: others may have written since.
 
     Refused without a look at the heads, a consumer would start again at an end of the log.
@@ -400,11 +419,11 @@ def _next_slices(remaining_slices: Iterator[Slice]) -> list[Slice]:
     return slices
 
 
-def _error_fields(partition: _RequestedPartition, error: Exception) -> Fields:
+def _error_fields(partition: RequestedPartition, error: Exception) -> Fields:
     return _partition_fields(partition, None, code_of(error, Api.FETCH, 0))
 
 
-def _partition_fields(partition: _RequestedPartition, log: Partition | None, code: ErrorCode) -> Fields:
+def _partition_fields(partition: RequestedPartition, log: Partition | None, code: ErrorCode) -> Fields:
     """The fields of a partition without records."""
     return {
         "partition_index": partition.tp.partition,

@@ -5,20 +5,24 @@ A session is advice between one client and one gateway: any gateway may forget i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from txnstore.core.authorization.rights import Right
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Isolation
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.view import View
 from txnstore.gateway.errors import RefusedError
+from txnstore.gateway.freshness import Freshness, Watch
 from txnstore.gateway.wire import Request, field_value
 from txnstore.validation import MAX_NAME_LENGTH
 
-#: The most sessions, and the most partitions in all of them: about 90 MB.
+#: The most sessions, and the most partitions in all of them: about 90 MB, and 150 MB for what they watch.
 MAX_SESSIONS, MAX_PARTITIONS = 5_000, 200_000
 #: Seconds after which a session that is not used makes room for another one.
 UNUSED = 120.0
@@ -43,24 +47,85 @@ class SessionPartition:
 
     asked: Any
     told: tuple[int, int, int] | None = None
-    #: The log, and the isolation, of which this was found last: a consumer that waits asks again and again.
-    _without_news: tuple[Partition, Isolation] | None = None
-
-    def tell(self, offsets: tuple[int, int, int] | None) -> None:
-        """Note the offsets that the client knows from now on; None: none of them."""
-        self.told, self._without_news = offsets, None
 
     def has_nothing_new(self, log: Partition, isolation: Isolation) -> bool:
         """Whether the client knows the offsets of a log, and has read it to its end."""
-        known = self._without_news
-        if known is not None and known[0] is log and known[1] is isolation:
-            return True
-        has_nothing = (
+        return (
             self.told == (log.high_watermark, log.last_stable_offset, log.log_start)
             and log.read_limit(isolation) <= self.asked.fetch_offset <= log.high_watermark
         )
-        self._without_news = (log, isolation) if has_nothing else None
-        return has_nothing
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedPartition:
+    """A partition to read, with its topic, or the error that refuses it.
+
+    Attributes:
+        key: How the request names it.
+        session: What a session knows of it; None: the request has none.
+    """
+
+    key: PartitionKey
+    tp: TopicPartition
+    topic: CatalogTopic | None
+    offset: int
+    max_bytes: int
+    session: SessionPartition | None = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """The partitions that a request reads, and which of them it must look at.
+
+    A session keeps it from one request to the next that changes nothing: a consumer that waits costs the same whatever
+    the number of its partitions.
+
+    Attributes:
+        catalog: The topics by which the partitions were found.
+        right: To read these topics.
+        number: Which reading of its session it is: an older one is not kept.
+        has_errors: Whether a partition was refused.
+    """
+
+    partitions: Sequence[RequestedPartition]
+    catalog: Mapping[str, CatalogTopic]
+    isolation: Isolation
+    right: Right
+    number: int
+    has_errors: bool = field(init=False)
+    #: The partitions that are not known to have nothing new; with a watch also those that it says.
+    _pending: set[TopicPartition] = field(default_factory=set)
+    _watch: Watch | None = None
+
+    def __post_init__(self) -> None:
+        self.has_errors = any(partition.error is not None for partition in self.partitions)
+
+    def due(self) -> Sequence[RequestedPartition]:
+        """The partitions to look at, in a view that is read after this call."""
+        if self._watch is None:
+            self._pending = {partition.tp for partition in self.partitions}
+            return self.partitions
+        self._pending |= self._watch.take()
+        if not self._pending:
+            return ()
+        return [partition for partition in self.partitions if partition.tp in self._pending]
+
+    def has_nothing_new(self, tp: TopicPartition) -> None:
+        """Look at a partition again only when it has changed."""
+        self._pending.discard(tp)
+
+    async def wait_for_change(self, freshness: Freshness, view: View, seconds: float) -> bool:
+        """Wait until a partition differs from that in the view that was read; False after ``seconds``."""
+        if self._watch is None:
+            self._watch = freshness.watch([partition.tp for partition in self.partitions], view)
+        return await self._watch.wait(seconds)
+
+    def close(self) -> None:
+        """Watch no partition any longer."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
 
 @dataclass(slots=True, eq=False)
@@ -80,13 +145,49 @@ class FetchSession:
     epoch: int = 1
     is_full: bool = True
     partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
+    #: The reading of the last request, for the next one; None while a request uses it, and after a change.
+    _reading: Reading | None = None
+    #: The readings that the session had.
+    _readings: int = 0
+    _is_ended: bool = False
+
+    def new_reading_number(self) -> int:
+        """The number of a reading that a request begins; no earlier one is kept any longer."""
+        self._readings += 1
+        return self._readings
+
+    def take_reading(self) -> Reading | None:
+        """Return the reading that was kept; it is the caller's to keep again, or to close."""
+        reading, self._reading = self._reading, None
+        return reading
+
+    def keep_reading(self, reading: Reading) -> None:
+        """Keep a reading for the next request, or close it if that needs another one."""
+        if self._is_ended or reading.number != self._readings or reading.has_errors:
+            reading.close()
+        else:
+            self._reading = reading
+
+    def end(self) -> None:
+        """Let go of what the session keeps."""
+        self._is_ended = True
+        self._drop_reading()
+
+    def _drop_reading(self) -> None:
+        if (reading := self.take_reading()) is not None:
+            reading.close()
 
     def change(self, body: Any) -> None:
         """Add, change and forget the partitions that a request names."""
-        for key, asked in named_partitions(body.topics):
+        changed = [*named_partitions(body.topics)]
+        forgotten = [*named_partitions(field_value(body, "forgotten_topics_data", ()))]
+        if changed or forgotten:
+            self._drop_reading()
+            self._readings += 1  # One that another request uses now is not kept.
+        for key, asked in changed:
             known = self.partitions.get(key)
             self.partitions[key] = SessionPartition(asked, None if known is None else known.told)
-        for key, _ in named_partitions(field_value(body, "forgotten_topics_data", ())):
+        for key, _ in forgotten:
             self.partitions.pop(key, None)
 
     def read_last(self, key: PartitionKey) -> None:
@@ -190,4 +291,5 @@ class FetchSessions:
     def _remove(self, number: int) -> None:
         session = self._sessions.pop(number, None)
         if session is not None:
+            session.end()
             self._partition_count -= len(session.partitions)

@@ -43,14 +43,59 @@ class _Arrival:
 _ARRIVAL: ContextVar[_Arrival | None] = ContextVar("_ARRIVAL", default=None)
 
 
-class _Awaited:
-    """A partition that requests wait for: its log in the newest view, and what wakes them."""
+class _Watched:
+    """A partition that requests or sessions watch: its log in the newest view, and their watches."""
 
-    __slots__ = ("changes", "log")
+    __slots__ = ("log", "watches")
 
     def __init__(self, log: Partition | None) -> None:
         self.log = log
-        self.changes: set[asyncio.Future[None]] = set()
+        self.watches: set[Watch] = set()
+
+
+class Watch:
+    """Partitions of which a request, or a fetch session, wants to know when they change.
+
+    One request at a time uses it. It costs nothing until a partition changes, so a session keeps it between requests.
+    """
+
+    __slots__ = ("_changed", "_freshness", "_wake", "partitions")
+
+    def __init__(self, freshness: Freshness, partitions: Sequence[TopicPartition]) -> None:
+        self._freshness = freshness
+        self.partitions = partitions
+        self._changed: set[TopicPartition] = set()
+        #: Ends the wait of the request that uses the watch.
+        self._wake: asyncio.Future[None] | None = None
+
+    def note(self, tp: TopicPartition) -> None:
+        """Note a change of a partition, and wake the request that waits."""
+        self._changed.add(tp)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def take(self) -> set[TopicPartition]:
+        """Return the partitions that have changed since the last call; any view that is read after it shows them."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until a partition has changed since the last :meth:`take`; False after ``seconds``."""
+        if self._changed:
+            return True
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._wake = None
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._freshness.end_watch(self)
 
 
 class Freshness:
@@ -69,8 +114,8 @@ class Freshness:
         self._next_look: asyncio.Future[View] | None = None
         #: The time at which the newest look at the heads began, by the clock of the loop.
         self._refreshed_at = -math.inf
-        #: The partitions that requests wait for, with the log that each had last, and what wakes the requests.
-        self._awaited: dict[TopicPartition, _Awaited] = {}
+        #: The partitions that requests and sessions watch, with the log that each had last.
+        self._watched: dict[TopicPartition, _Watched] = {}
         self._waiting_count = 0
         #: Whether the poller must look once more, though no request waits.
         self._poll_requested = False
@@ -169,8 +214,8 @@ class Freshness:
         states, before = tuple(map(_newer_state, self.view.states, view.states)), self.view.states
         if any(map(is_not, states, before)):
             self.view = view if all(map(is_, states, view.states)) else View(states)
-            if self._awaited:
-                self._wake_waiters(self._changed_since(before))
+            if self._watched:
+                self._note_changes(self._changed_since(before))
 
     def _changed_since(self, states: Sequence[State]) -> Collection[TopicPartition] | None:
         """The partitions that the events of the entries after these states name; None: any may have changed."""
@@ -182,23 +227,22 @@ class Freshness:
             all_events += events
         return changed_partitions(all_events, self.view)
 
-    def _wake_waiters(self, changed: Collection[TopicPartition] | None) -> None:
-        """Wake the requests that wait for a partition which has changed; no other one runs.
+    def _note_changes(self, changed: Collection[TopicPartition] | None) -> None:
+        """Note partitions that have changed for those that watch them; no other request runs.
 
         Args:
             changed: Those that may have changed; None: any.
         """
         logs = self.view.partitions
-        for tp in self._awaited if changed is None else changed:
-            awaited = self._awaited.get(tp)
-            if awaited is None:
+        for tp in self._watched if changed is None else changed:
+            watched = self._watched.get(tp)
+            if watched is None:
                 continue
             log = logs.get(tp)
-            if log is not awaited.log:
-                awaited.log = log
-                for change in awaited.changes:
-                    if not change.done():
-                        change.set_result(None)
+            if log is not watched.log:
+                watched.log = log
+                for watch in watched.watches:
+                    watch.note(tp)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -220,28 +264,26 @@ class Freshness:
             self._poller = self._loop.create_task(self._poll())
             self._poller.add_done_callback(report_failure)
 
-    async def wait_for_change(self, known_view: View, partitions: Collection[TopicPartition], seconds: float) -> bool:
-        """Wait until the log of one of the partitions differs from that in ``known_view``; False after ``seconds``."""
-        if any(self.view.partition(tp) is not known_view.partition(tp) for tp in partitions):
-            return True
-        change: asyncio.Future[None] = self._loop.create_future()
+    def watch(self, partitions: Sequence[TopicPartition], known_view: View) -> Watch:
+        """Watch partitions: those whose log differs from that in ``known_view`` have changed already."""
+        watch = Watch(self, partitions)
         for tp in partitions:
-            awaited = self._awaited.get(tp)
-            if awaited is None:
-                awaited = self._awaited[tp] = _Awaited(self.view.partition(tp))
-            awaited.changes.add(change)
-        try:
-            async with asyncio.timeout(seconds):
-                await change
-            return True
-        except TimeoutError:
-            return False
-        finally:
-            for tp in partitions:
-                awaited = self._awaited[tp]
-                awaited.changes.discard(change)
-                if not awaited.changes:
-                    self._awaited.pop(tp, None)
+            watched = self._watched.get(tp)
+            if watched is None:
+                watched = self._watched[tp] = _Watched(self.view.partition(tp))
+            watched.watches.add(watch)
+            if watched.log is not known_view.partition(tp):
+                watch.note(tp)
+        return watch
+
+    def end_watch(self, watch: Watch) -> None:
+        """Forget a watch, and the partitions that no other one is for."""
+        for tp in watch.partitions:
+            watched = self._watched.get(tp)
+            if watched is not None:
+                watched.watches.discard(watch)
+                if not watched.watches:
+                    del self._watched[tp]
 
     async def _poll(self) -> None:
         """Look at the heads as long as clients wait for records; log a failure, and look again."""

@@ -17,12 +17,14 @@ from aiokafka.record.memory_records import MemoryRecords
 from tests.helpers.compaction import T0, abort, batches, begin, commit
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.log.visibility import visible_slices
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.gateway import cold
 from txnstore.gateway.cold import ColdBatches, Stretch
-from txnstore.gateway.fetch import Fetch, _RequestedPartition
+from txnstore.gateway.fetch import Fetch
+from txnstore.gateway.fetch_sessions import Reading, RequestedPartition
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.services import Services
 from txnstore.segment import codec
@@ -250,14 +252,15 @@ def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> Non
     """The topic of the request is that of its arrival; what it returns has the columns of the view that it reads."""
     store.create_topic("typed", schema=pa.schema([("a", pa.int32())]), config={"inline.bytes": 0})
     topic = connection_of(store).view().topics["typed"]
-    asked = _RequestedPartition(("typed", 0), TopicPartition("typed", 0), topic, 0, 1 << 20)
+    asked = RequestedPartition(("typed", 0), TopicPartition("typed", 0), topic, 0, 1 << 20)
     store.alter_topic("typed", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
     with store.producer() as producer:
         producer.send("typed", {"a": 1 << 40, "b": "precious"})
 
     async def read(gateway: Gateway) -> bytes:
         fetch = Fetch(cast("Services", gateway), HotBatches())
-        parts, _, _ = await fetch._read_all(connection_of(store).view(), [asked], COMMITTED, 1 << 20)
+        reading = Reading([asked], {}, COMMITTED, read_topics(["typed"]), 0)
+        parts, _, _ = await fetch._read_all(connection_of(store).view(), reading, reading.due(), 1 << 20)
         ((_, part),) = parts
         return cast("bytes", part["records"])
 
@@ -268,7 +271,7 @@ def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> Non
 async def _offsets(fetch: Fetch, view: View) -> list[int]:
     """The offsets of all records in a response to one who reads all that is not aborted from offset 0 on."""
     topic, log = view.topics[T0.topic], view.partitions[T0]
-    asked = _RequestedPartition((T0.topic, T0.partition), T0, topic, 0, 1 << 20)
+    asked = RequestedPartition((T0.topic, T0.partition), T0, topic, 0, 1 << 20)
     data, *_ = await fetch._records(view, asked, topic, log, UNCOMMITTED, 1 << 20, is_first=True)
     records = MemoryRecords(b"".join(data))
     offsets = []

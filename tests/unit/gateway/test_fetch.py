@@ -15,6 +15,7 @@ from txnstore.core.authorization.model import Acl
 from txnstore.core.model import TopicPartition
 from txnstore.gateway.apis import Api
 from txnstore.gateway.fetch import Fetch
+from txnstore.gateway.fetch_sessions import SessionPartition
 from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.server import Client
@@ -74,10 +75,14 @@ class Consumer:
     async def begin_to_wait(self, *args: Any, **options: Any) -> asyncio.Task[Any]:
         """Begin a fetch that waits for records."""
         task = asyncio.create_task(self.fetch(*args, max_wait=30_000, **options))
-        while not self._freshness._awaited:
+        while not self._is_waiting():
             assert not task.done()
             await asyncio.sleep(0)
         return task
+
+    def _is_waiting(self) -> bool:
+        watched = self._freshness._watched.values()
+        return any(watch._wake is not None for partition in watched for watch in partition.watches)
 
 
 def run(store: Store, scenario: Callable[[Consumer, Freshness], Awaitable[None]]) -> None:
@@ -148,7 +153,7 @@ def test_a_fetch_that_is_cancelled_leaves_nothing(store: Store) -> None:
         waiting = await consumer.begin_to_wait([(0, 0), (1, 0)])
         waiting.cancel()
         await asyncio.wait({waiting})
-        assert freshness._awaited == {}
+        assert not consumer._is_waiting()
         assert freshness.waiters == 0
 
     run(store, scenario)
@@ -283,5 +288,106 @@ def test_records_that_must_be_read_from_the_storage_are_read(store: Store) -> No
             producer.send("t", bytes(600_000), partition=0)
         await freshness.head()
         assert len((await waiting)[0]["records"]) > 1 << 19
+
+    run(store, scenario)
+
+
+# What a session keeps from one request to the next --------------------------------------------------------------------
+
+
+def test_a_consumer_that_waits_again_looks_at_no_partition(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of its partitions; and it gets the records that come to one of them."""
+
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await consumer.fetch([(0, 0), (1, 0), (2, 0)])
+        assert await consumer.fetch(max_wait=1) == {}
+        looked_at: list[int] = []
+        has_nothing_new = SessionPartition.has_nothing_new
+
+        def counted(partition: SessionPartition, *arguments: Any) -> bool:
+            looked_at.append(partition.asked.partition)
+            return has_nothing_new(partition, *arguments)
+
+        monkeypatch.setattr(SessionPartition, "has_nothing_new", counted)
+        monkeypatch.setattr(Fetch, "_resolve", None)
+        assert await consumer.fetch(max_wait=1) == {}
+        waiting = await consumer.begin_to_wait()
+        assert looked_at == []
+        await send(store, freshness, 1)
+        assert sorted(await waiting) == [1]
+        assert looked_at == [1]
+
+    run(store, scenario)
+
+
+def test_records_that_came_between_two_requests_are_read(store: Store) -> None:
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await consumer.fetch([(0, 0), (1, 0)])
+        for number in (0, 1):
+            assert await consumer.fetch(max_wait=1) == {}
+            await send(store, freshness, number)
+            assert sorted(await consumer.fetch(max_wait=30_000)) == [number]
+            assert await consumer.fetch([(number, 1)]) == {}
+
+    run(store, scenario)
+
+
+def test_a_topic_that_was_created_again_is_found_again(store: Store) -> None:
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await consumer.fetch([(0, 0)])
+        assert await consumer.fetch(max_wait=1) == {}
+        waiting = await consumer.begin_to_wait()
+        store.delete_topic("t")
+        await freshness.head()
+        assert (await waiting)[0]["error_code"] is ErrorCode.unknown_topic_or_partition
+        store.create_topic("t", partitions=3)
+        await send(store, freshness, 0)
+        assert (await consumer.fetch())[0]["records"]
+
+    run(store, scenario)
+
+
+def test_another_isolation_reads_what_the_last_one_did_not_show(store: Store) -> None:
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        with store.producer("id") as producer, producer.transaction() as txn:
+            txn.send("t", b"v", partition=0)
+            producer.flush()
+            await freshness.head()
+            await consumer.fetch([(0, 0)])
+            assert await consumer.fetch(max_wait=1) == {}
+            assert (await consumer.fetch(isolation=0))[0]["records"]
+
+    run(store, scenario)
+
+
+def test_a_right_that_is_withdrawn_while_a_consumer_waits_again_is_an_error() -> None:
+    with create_on(MemoryStore(), principal="User:gateway") as store:
+        store.create_topic("t")
+        store.acls.enable(["User:gateway"])
+        store.acls.create(Acl("User:alice", "ALLOW", "READ", "TOPIC", "t"))
+
+        async def scenario(consumer: Consumer, _: Freshness) -> None:
+            consumer.client.principal = "User:alice"
+            await consumer.fetch([(0, 0)])
+            assert await consumer.fetch(max_wait=1) == {}
+            store.acls.create(Acl("User:alice", "DENY", "READ", "TOPIC", "t"))
+            assert (await consumer.fetch(max_wait=1))[0]["error_code"] is ErrorCode.topic_authorization_failed
+            store.acls.delete(Acl("User:alice", "DENY", "READ", "TOPIC", "t"))
+            assert (await consumer.fetch(max_wait=1))[0]["error_code"] is ErrorCode.none
+
+        run(store, scenario)
+
+
+def test_a_session_that_ends_watches_nothing(store: Store) -> None:
+    async def scenario(consumer: Consumer, freshness: Freshness) -> None:
+        await consumer.fetch([(0, 0)])
+        assert await consumer.fetch(max_wait=1) == {}
+        assert len(freshness._watched) == 1
+        waiting = await consumer.begin_to_wait()
+        consumer.epoch = -1
+        await consumer.fetch([(0, 0)])  # It ends the session, while a request of it waits.
+        await send(store, freshness, 0)
+        await waiting
+        assert freshness._watched == {}
 
     run(store, scenario)

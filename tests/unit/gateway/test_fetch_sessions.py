@@ -89,7 +89,7 @@ def test_a_session_has_the_partitions_that_requests_have_added_changed_and_forgo
 
 def test_a_changed_partition_is_read_again_and_what_its_client_knows_stays(sessions: FetchSessions) -> None:
     session = begun(sessions, ("t", 0, 5))
-    session.partitions["t", 0].tell((9, 9, 0))
+    session.partitions["t", 0].told = (9, 9, 0)
     sessions.of(request(1, 1, [("t", 0, 7)]))
     assert session.partitions["t", 0].told == (9, 9, 0)
 
@@ -226,15 +226,12 @@ def test_an_id_is_given_once(time: Time) -> None:
     assert [begun(sessions, ("t", 0, 0)).number for _ in range(2)] == [5, 6]
 
 
-def test_what_was_found_of_a_log_holds_for_this_log_and_what_the_client_knows() -> None:
-    """A consumer that waits asks again and again: the offsets of a log are compared once."""
+def test_a_partition_has_nothing_new_for_a_client_that_knows_its_offsets() -> None:
     log, longer = Partition(), replace(Partition(), high_watermark=1)
     partition = SessionPartition(SimpleNamespace(fetch_offset=0))
     assert not partition.has_nothing_new(log, Isolation.READ_COMMITTED)
-    partition.tell((0, 0, 0))
-    for _ in range(2):
-        assert partition.has_nothing_new(log, Isolation.READ_COMMITTED)
-        assert not partition.has_nothing_new(longer, Isolation.READ_COMMITTED)
+    partition.told = (0, 0, 0)
     assert partition.has_nothing_new(log, Isolation.READ_COMMITTED)
-    partition.tell(None)
+    assert not partition.has_nothing_new(longer, Isolation.READ_COMMITTED)
+    partition.told = None
     assert not partition.has_nothing_new(log, Isolation.READ_COMMITTED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 import txnstore
 from txnstore.core.model import TopicPartition
+from txnstore.core.view import View
 from txnstore.errors import StorageError
 from txnstore.gateway.freshness import Freshness
 from txnstore.storage.counting import CountingStore
@@ -129,8 +130,15 @@ def test_a_change_wakes_those_who_wait_for_its_partition_and_no_other(tmp_path: 
     async def scenario(freshness: Freshness) -> None:
         view = await freshness.head()
 
+        async def changed(partitions: Sequence[TopicPartition], known_view: View, seconds: float = 240) -> bool:
+            watch = freshness.watch(partitions, known_view)
+            try:
+                return await watch.wait(seconds)
+            finally:
+                watch.close()
+
         def wait(*partitions: TopicPartition) -> asyncio.Task[bool]:
-            return asyncio.create_task(freshness.wait_for_change(view, partitions, 240))
+            return asyncio.create_task(changed(partitions, view))
 
         one, both, elsewhere, deleted = wait(first), wait(first, second), wait(third), wait(other)
         await asyncio.sleep(0)
@@ -149,9 +157,9 @@ def test_a_change_wakes_those_who_wait_for_its_partition_and_no_other(tmp_path: 
         assert not elsewhere.done()
         elsewhere.cancel()
         await asyncio.wait({elsewhere})
-        assert not await freshness.wait_for_change(freshness.view, [third], 0)
-        assert await freshness.wait_for_change(view, [first, third], 0)  # It has changed since.
-        assert freshness._awaited == {}
+        assert not await changed([third], freshness.view, 0)
+        assert await changed([first, third], view, 0)  # It has changed since.
+        assert freshness._watched == {}
 
     run(store, scenario)
 
@@ -163,14 +171,20 @@ def test_a_change_between_two_waits_is_not_missed(tmp_path: Path) -> None:
 
     async def scenario(freshness: Freshness) -> None:
         view = await freshness.head()
-        waiting = asyncio.create_task(freshness.wait_for_change(view, [U], 240))
+        watch = freshness.watch([U], view)
+        waiting = asyncio.create_task(watch.wait(240))
         await asyncio.sleep(0)
         for _ in range(2):
             with store.producer() as producer:
                 producer.send("u", b"x")
             await freshness.head()
         assert await waiting
-        assert await freshness.wait_for_change(view, [U], 240)
+        assert watch.take() == {U}
+        assert not await watch.wait(0)
+        with store.producer() as producer:
+            producer.send("u", b"x")
+        await freshness.head()  # No request waits now.
+        assert await watch.wait(240)
 
     run(store, scenario)
 

@@ -193,6 +193,7 @@ CHANGING = {
     "LiveGroup",
     "PollingSchedule",
     "QueuedCommand",
+    "Reading",
     "SegmentFindings",
     "SessionPartition",
     "StagedBatch",
