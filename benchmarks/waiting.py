@@ -1,6 +1,6 @@
 """A producer of a gateway, alone and beside consumers that wait for other partitions; what idle connections cost.
 
-A consumer is a connection of an asyncio client, with a fetch session of 50 partitions of its own, which fetches again
+A consumer is a connection of an asyncio client, with a fetch session of partitions of its own, which fetches again
 when the gateway has let it wait for 500 ms, as Java's does. The producer sends one small record after the other. All
 are on one machine, so ratios and processor times compare, and rates do not.
 """
@@ -31,10 +31,12 @@ from benchmarks.measure import Result
 from tests.helpers.gateway_process import request_frame
 from txnstore.gateway.apis import Api
 
-#: The consumers of each measurement, and the most that the producer's median may be of that alone.
-CONSUMERS = {100: 1.2, 300: 1.2, 1_000: 1.2}
-#: Partitions of a consumer, of a topic, and the milliseconds that a fetch may wait.
-EACH, OF_A_TOPIC, MAX_WAIT = 50, 1_000, 500
+#: The consumers of each measurement, and the partitions of each of them.
+CONSUMERS = ((1, 2_000), (20, 500), (100, 50), (300, 50), (1_000, 50))
+#: The most that the producer's median may be of that alone, before and after.
+BESIDE = 1.2
+#: Partitions of a topic, and the milliseconds that a fetch may wait.
+OF_A_TOPIC, MAX_WAIT = 1_000, 500
 IDLE = 5_000
 #: Requests of the producer in each measurement, and seconds for which idle connections are watched.
 REQUESTS, SECONDS = int(os.environ.get("TXNSTORE_REQUESTS", "200")), 10.0
@@ -46,8 +48,8 @@ _HEAD = struct.Struct(">iiihi")
 class _Consumer(asyncio.Protocol):
     """A consumer that gets nothing; ``began`` is set when it has waited once."""
 
-    def __init__(self, number: int) -> None:
-        self._first_partition = number * EACH
+    def __init__(self, number: int, each: int) -> None:
+        self._partitions = [divmod(partition, OF_A_TOPIC) for partition in range(number * each, (number + 1) * each)]
         self._data = bytearray()
         self._epoch = self._session = 0
         self.began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -55,12 +57,11 @@ class _Consumer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin a session."""
         self._transport: Any = transport
-        topic, first = divmod(self._first_partition, OF_A_TOPIC)
-        parts = [
-            {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
-            for number in range(first, first + EACH)
-        ]
-        self._fetch([{"topic": f"t{topic}", "partitions": parts}])
+        topics: dict[int, list[dict[str, Any]]] = {}
+        for topic, number in self._partitions:
+            asked = {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+            topics.setdefault(topic, []).append(asked)
+        self._fetch([{"topic": f"t{topic}", "partitions": parts} for topic, parts in topics.items()])
 
     def _fetch(self, topics: list[dict[str, Any]]) -> None:
         fields: dict[str, Any] = {"max_wait": MAX_WAIT, "min_bytes": 1, "max_bytes": 1 << 20, "topics": topics}
@@ -85,17 +86,17 @@ class _Consumer(asyncio.Protocol):
             self.began.set_result(None)
 
 
-async def _consume(port: int, count: int) -> None:
+async def _consume(port: int, count: int, each: int) -> None:
     """Have consumers that wait; prints a line when all do, and ends with its input."""
     loop = asyncio.get_running_loop()
-    made = (partial(_Consumer, number) for number in range(count))
+    made = (partial(_Consumer, number, each) for number in range(count))
     consumers = [(await loop.create_connection(make, "127.0.0.1", port))[1] for make in made]
     await asyncio.gather(*(consumer.began for consumer in consumers))
     print("waiting", flush=True)
     await asyncio.to_thread(sys.stdin.read)
 
 
-async def _connect(port: int, count: int) -> None:
+async def _connect(port: int, count: int, _: int) -> None:
     """Have connections that have sent one request; as :func:`_consume`."""
     streams = []
     for _ in range(count):
@@ -109,9 +110,9 @@ async def _connect(port: int, count: int) -> None:
 
 
 @contextlib.contextmanager
-def _clients(kind: str, port: int, count: int) -> Iterator[None]:
+def _clients(kind: str, port: int, count: int, each: int = 0) -> Iterator[None]:
     """In the block these clients wait, in a process of their own."""
-    command = [sys.executable, "-m", "benchmarks.waiting", kind, str(port), str(count)]
+    command = [sys.executable, "-m", "benchmarks.waiting", kind, str(port), str(count), str(each)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -183,7 +184,7 @@ def run() -> Iterator[Result]:
     url = str(folder / "store")
     with txnstore.create(url) as store:
         store.create_topic("p")
-        for number in range(-(-max(CONSUMERS) * EACH // OF_A_TOPIC)):
+        for number in range(-(-max(count * each for count, each in CONSUMERS) // OF_A_TOPIC)):
             store.create_topic(f"t{number}", OF_A_TOPIC)
     command = [sys.executable, "-m", "txnstore.cli", "gateway", "--store", url, "--listen", "127.0.0.1:0"]
     command += ["--metrics", "127.0.0.1:0"]
@@ -193,18 +194,20 @@ def run() -> Iterator[Result]:
         port = int(gateway.stdout.readline().rpartition(":")[2])
         metrics = gateway.stdout.readline().removeprefix("metrics on ").strip()
         _produce(port)
-        for count, most in CONSUMERS.items():
-            alone = _produce(port)
-            with _clients("consume", port, count):
+        alone = _produce(port)
+        for count, each in CONSUMERS:
+            with _clients("consume", port, count, each):
                 fetches, used, began = _fetches(metrics), _processor_seconds(gateway.pid), time.perf_counter()
                 _watch()
                 used, fetches = _processor_seconds(gateway.pid) - used, _fetches(metrics) - fetches
                 share = used / (time.perf_counter() - began)
                 beside = _produce(port)
+            before, alone = alone, _produce(port)
             cost = f"{1000 * used / max(fetches, 1):.2f} processor ms for each of {fetches} fetches"
-            detail = f"{alone:.1f} and {beside:.1f} ms; {cost}, {share:.2f} processors"
-            yield Result(f"producer beside {count} x {EACH}", beside / alone, most, at_most=True, detail=detail)
-        alone, before = _produce(port), _resident_mb(gateway.pid)
+            detail = f"{before:.1f}, {beside:.1f} and {alone:.1f} ms; {cost}, {share:.2f} processors"
+            ratio = 2 * beside / (before + alone)
+            yield Result(f"producer beside {count} x {each}", ratio, BESIDE, at_most=True, detail=detail)
+        before = _resident_mb(gateway.pid)
         with _clients("connect", port, IDLE):
             kilobytes = (_resident_mb(gateway.pid) - before) * 1000 / IDLE
             idle = _share(gateway.pid, _watch)[1]
@@ -219,4 +222,4 @@ def run() -> Iterator[Result]:
 
 
 if __name__ == "__main__":
-    asyncio.run({"consume": _consume, "connect": _connect}[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run({"consume": _consume, "connect": _connect}[sys.argv[1]](*map(int, sys.argv[2:])))
