@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of faults")
     parser.add_argument("--store", choices=PLACES, default=Settings.store)
     parser.add_argument("--chains", type=int, default=Settings.chains)
+    parser.add_argument("--workers", type=int, default=Settings.workers, help="of each gateway (default: one process)")
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")
     parser.add_argument("--folder", type=Path, help="an empty one, for histories, logs and a local store")
     parser.add_argument("--jars", type=Path, help="a folder with kafka-clients and what it needs: clients in Java too")
@@ -34,6 +35,7 @@ def main() -> int:
             arguments.chains,
             arguments.seed,
             arguments.jars,
+            arguments.workers,
             debug=arguments.debug,
         )
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,23 @@ class _Process:
     process: subprocess.Popen[bytes]
     started: float
     task: Task | None = None
+    has_workers: bool = False
     away_until: float | None = None
     paused_until: float | None = None
     progress: tuple[object, float] | None = None
 
     @property
     def is_spark(self) -> bool:
-        """It is a session of several processes."""
         return isinstance(self.task, ClientTask) and self.task.library == "spark"
+
+    @property
+    def is_session(self) -> bool:
+        """It is a session of several processes."""
+        return self.is_spark or self.has_workers
 
     def signal(self, number: int) -> None:
         """Send a signal to it, and to its whole session if it has one."""
-        if self.is_spark:
+        if self.is_session:
             signal_session(self.process.pid, "everything", number)
         else:
             self.process.send_signal(number)
@@ -84,7 +90,7 @@ class Nemesis:
         folder: For logs and histories.
         url: The store.
         options: The storage options.
-        proxies: One for each gateway.
+        places: The proxies of each gateway: before its address, and before that of each worker.
         tasks: The clients.
         seed: Of the faults.
         committers: Returns the ids of the processes that commit for others.
@@ -95,7 +101,7 @@ class Nemesis:
         folder: Path,
         url: str,
         options: Mapping[str, Any],
-        proxies: Sequence[Proxy],
+        places: Sequence[Sequence[Proxy]],
         tasks: Sequence[Task],
         seed: int,
         committers: Callable[[], set[int]] = set,
@@ -104,7 +110,8 @@ class Nemesis:
         self.surprises: list[str] = []
         self.hangs: list[str] = []
         self._folder, self._url, self._options = folder, url, options
-        self._proxies, self._tasks = proxies, tasks
+        self._places, self._proxies = places, [proxies[0] for proxies in places]
+        self._tasks, self._workers = tasks, max(map(len, places), default=1) - 1
         self._rng = random.Random(seed)
         self._committers = committers
         self._lives: Counter[str] = Counter()
@@ -120,7 +127,9 @@ class Nemesis:
         of each kind in ``least`` have succeeded.
         """
         for number in range(len(self._proxies)):
-            self._gateways.append(self._started(f"gateway-{number}", partial(self._gateway, number)))
+            gateway = self._started(f"gateway-{number}", partial(self._gateway, number))
+            gateway.has_workers = self._workers > 0
+            self._gateways.append(gateway)
         self._wait("the gateways listen", lambda: all(self._is_listening(proxy) for proxy in self._proxies))
         for task in self._tasks:
             self._start_client(task)
@@ -152,7 +161,7 @@ class Nemesis:
 
     def calm(self) -> None:
         """End all faults: every gateway and every client runs."""
-        for proxy in self._proxies:
+        for proxy in chain.from_iterable(self._places):
             proxy.quiet = True
         for each in [*self._gateways, *self._clients]:
             each.paused_until = each.paused_until and 0.0
@@ -200,7 +209,8 @@ class Nemesis:
             "--property", f"group.consumer.session.timeout.ms={SESSION_TIMEOUT_MS}",
             "--property", f"group.consumer.heartbeat.interval.ms={HEARTBEAT_INTERVAL_MS}",
         ]  # fmt: skip
-        return _popen(arguments, self._folder / f"gateway-{number}.log", "ab")
+        workers = ["--workers", str(self._workers)] if self._workers else []
+        return _popen([*arguments, *workers], self._folder / f"gateway-{number}.log", "ab", session=bool(workers))
 
     def _start_client(self, task: Task) -> None:
         place = f"{task.role}-{task.number}"
@@ -227,6 +237,8 @@ class Nemesis:
                 self._check_end(each)
                 each.away_until = now
             if now > each.away_until:
+                if each.has_workers:  # As a service manager does, when the parent has ended.
+                    kill_session(each.process.pid, "everything")
                 each.away_until, each.process, each.started = None, each.start(), now
         self._end_hanging()
         for each in list(self._clients):
@@ -294,7 +306,7 @@ class Nemesis:
             [3, 3, 2, 2, 2, 1],
         )[0]
         if kind == "cut":
-            rng.choice(self._proxies).sever()
+            rng.choice(rng.choice(self._places)).sever()
             return
         processes = self._gateways if kind.startswith("gateway") else self._clients
         up = [each for each in processes if each.is_up and (each.task is not None or self._serves(each))]
@@ -314,21 +326,31 @@ class Nemesis:
             return
         self.faults[kind] += 1
         self._say(f"{kind}: {victim.name}{', the committer' if committing else ''}")
-        if kind == "gateway kill":
+        worker = committing.get(victim) or self._drawn_worker(victim)
+        if kind == "gateway kill" and worker in (None, victim.process.pid):
             victim.away_until = now + rng.uniform(*_AWAY)
         if kind.endswith("kill"):
             target = rng.choice(TARGETS) if victim.is_spark else "everything"
-            if victim.is_spark and committing:  # One process of a session, which goes on.
-                os.kill(committing[victim], signal.SIGKILL)
+            if victim.is_session and worker is not None:  # One process of a session, which goes on.
+                _signal(worker, signal.SIGKILL)
             elif target == "everything":
                 _kill(victim)
             else:
                 kill_session(victim.process.pid, target)
             return
-        victim.signal(signal.SIGSTOP)
+        if victim.has_workers and worker is not None:
+            _signal(worker, signal.SIGSTOP)
+        else:
+            victim.signal(signal.SIGSTOP)
         longest = _SHORT if kind == "gateway pause" or (rng.random() < 0.5 and kind == "client pause") else _LONG
         victim.paused_until = now + rng.uniform(*longest)
         self._say(f"{victim.name} is paused for {victim.paused_until - now:.1f} s")
+
+    def _drawn_worker(self, victim: _Process) -> int | None:
+        """A worker of a gateway, or its parent alone, most often; None: all of them, or it has none."""
+        if not victim.has_workers or self._rng.random() < 1 / 3:
+            return None
+        return self._rng.choice([victim.process.pid, *workers_of(victim.process.pid)])
 
     def _committing(self) -> dict[_Process, int]:
         """The processes that commit for others, with the id of the one of a session that does."""
@@ -387,8 +409,19 @@ def _has_called(each: _Process) -> bool:
     return bool(last_call(each.task.calls)) if isinstance(each.task, ClientTask) else _history_of(each)
 
 
+def workers_of(parent: int) -> list[int]:
+    """The ids of the workers of a gateway, without the process that multiprocessing has beside them."""
+    children = [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def _signal(process_id: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process_id, number)
+
+
 def _kill(each: _Process) -> None:
-    if each.is_spark:
+    if each.is_session:
         kill_session(each.process.pid, "everything")
     if each.process.poll() is None:
         each.process.kill()

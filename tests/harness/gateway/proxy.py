@@ -31,14 +31,14 @@ _DELAYS, _LATE, _HALF_OPEN = (0.01, 0.6), (0.3, 9.0), (0.0, 3.0)
 
 
 class Proxy:
-    """Listens in an event loop of its own thread; ``target`` is the address of the gateway."""
+    """Listens at ``bound`` in an event loop of its own thread; ``target`` is the address of the gateway."""
 
-    def __init__(self, target: tuple[str, int], seed: object) -> None:
+    def __init__(self, target: tuple[str, int], seed: object, bound: socket.socket) -> None:
         self.target = target
         self.faults: Counter[str] = Counter()
         self.quiet = False
         self._rng = random.Random(str(seed))
-        self._bound = socket.create_server(("127.0.0.1", 0))
+        self._bound = bound
         self.address: tuple[str, int] = self._bound.getsockname()[:2]
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()

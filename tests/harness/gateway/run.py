@@ -6,7 +6,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,10 +36,10 @@ _SHOWN = 20
 class Settings:
     """What to run.
 
-    ``folder``: an empty one, for the histories and the objects. ``jars``: of Kafka's clients in Java; without it there
-    are none. ``small``: fewer clients, no compactor, no Spark. ``debug``: contexts of librdkafka that it logs.
-    ``least``: so many operations of each kind must succeed, and ``least_faults`` be injected, however long that takes
-    on a busy machine.
+    ``folder``: an empty one, for the histories and the objects. ``jars``: of Kafka's clients in Java; without it
+    there are none. ``workers``: of each gateway; 0: it is one process. ``small``: fewer clients, no compactor, no
+    Spark. ``debug``: contexts of librdkafka that it logs. ``least``: so many operations of each kind must succeed,
+    and ``least_faults`` be injected, however long that takes on a busy machine.
     """
 
     folder: Path
@@ -48,6 +48,7 @@ class Settings:
     chains: int = 1
     seed: int = 0
     jars: Path | None = None
+    workers: int = 0
     partitions: int = 4
     small: bool = False
     debug: str = ""
@@ -114,13 +115,10 @@ def torture(settings: Settings) -> Report:
         link_spark_home(_made(settings.folder / HOME))
         for topic in (INPUT, OUTPUT):
             store.create_topic(topic, partitions=settings.partitions)
-        proxies = [Proxy(("127.0.0.1", port), f"{settings.seed} {port}") for port in _free_ports(2)]
-        for proxy in proxies:
-            proxy.start()
-            stack.callback(proxy.close)
-        tasks = _tasks(settings, chosen.url, chosen.options, proxies)
+        places = [_proxies(settings, stack) for _ in range(2)]
+        tasks = _tasks(settings, chosen.url, chosen.options, [proxies[0] for proxies in places])
         look = partial(committers, store)
-        nemesis = Nemesis(settings.folder, chosen.url, chosen.options, proxies, tasks, settings.seed, look)
+        nemesis = Nemesis(settings.folder, chosen.url, chosen.options, places, tasks, settings.seed, look)
         try:
             nemesis.run(settings.duration, settings.least, settings.least_faults)
             violations = _last_phase(settings, store, nemesis, tasks)
@@ -131,7 +129,7 @@ def torture(settings: Settings) -> Report:
     known = without_aborted_copies(read_history(paths))
     write_history(settings.folder / "copies.jsonl", copies(known.operations))
     history = without_aborted_copies(read_history([*paths, settings.folder / "copies.jsonl"]))
-    faults = nemesis.faults + sum((proxy.faults for proxy in proxies), Counter())
+    faults = nemesis.faults + sum((proxy.faults for proxies in places for proxy in proxies), Counter())
     report = Report(settings, check(history), nemesis.surprises, nemesis.hangs, violations, faults)
     report.entries, report.carried = archivist.entries, archivist.carried
     _count(history, report)
@@ -229,9 +227,34 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
+def _proxies(settings: Settings, stack: ExitStack) -> list[Proxy]:
+    """Start the proxies of a gateway: before its address, and before those after it, which its workers have."""
+    count = 1 + settings.workers
+    with _following_sockets(count) as targets:
+        ports = [each.getsockname()[1] for each in targets]
+        bound = stack.enter_context(_following_sockets(count))
+    proxies = [
+        Proxy(("127.0.0.1", port), f"{settings.seed} {port}", own) for port, own in zip(ports, bound, strict=True)
+    ]
+    for proxy in proxies:
+        proxy.start()
+        stack.callback(proxy.close)
+    return proxies
+
+
+@contextmanager
+def _following_sockets(count: int) -> Iterator[list[socket.socket]]:
+    """Sockets that are bound to ports which follow each other; closed at the end."""
+    while True:
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0)))]
+            first = sockets[0].getsockname()[1]
+            try:
+                sockets += [
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                    for port in range(first + 1, first + count)
+                ]
+            except (OSError, OverflowError):
+                continue
+            yield sockets
+            return
