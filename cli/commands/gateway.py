@@ -212,6 +212,7 @@ def gateway(
                 print_addresses,
                 metrics_source,
                 rack=rack or "",
+                problem=_problem_of(maintenance),
             )
         )
 
@@ -227,6 +228,11 @@ def _maintenance(app: App, resources: contextlib.ExitStack) -> Maintenance:
     resources.callback(end)
     maintenance.start()
     return maintenance
+
+
+def _problem_of(maintenance: Maintenance | None) -> Callable[[], str]:
+    """What says why a process with this maintenance is not healthy."""
+    return str if maintenance is None else maintenance.problem
 
 
 # Workers --------------------------------------------------------------------------------------------------------------
@@ -353,7 +359,8 @@ def _serve_by_workers(
 
         workers = Workers(start, len(places.own), GRACE + 2, reloads=reloads)
         try:
-            asyncio.run(workers.run(print_addresses, metrics_listener, partial(_workers_text, url, maintenance)))
+            text, problem = partial(_workers_text, url, maintenance), _problem_of(maintenance)
+            asyncio.run(workers.run(print_addresses, metrics_listener, text, problem))
         except WorkerError as error:
             raise CommandError(str(error)) from error
 

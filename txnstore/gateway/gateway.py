@@ -339,6 +339,7 @@ async def run(
     metrics: tuple[socket.socket | None, Callable[[GatewayMetrics], str]] | None = None,
     siblings: Siblings | None = None,
     rack: str = "",
+    problem: Callable[[], str] = str,
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second one ends the process at once.
 
@@ -354,6 +355,7 @@ async def run(
             such socket.
         siblings: The other workers of this machine; None: it has none.
         rack: The zone of this gateway; empty: it has none.
+        problem: Returns why the process is not healthy, though the gateway serves; an empty text if it is.
     """
     loop, stop_signal = asyncio.get_running_loop(), asyncio.Event()
 
@@ -386,7 +388,7 @@ async def run(
         await asyncio.to_thread(_check_writes, connection)
         await gateway.start()
         if metrics is not None and metrics[0] is not None:
-            metrics_server = MetricsServer(lambda: metrics[1](gateway.metrics()))
+            metrics_server = MetricsServer(lambda: metrics[1](gateway.metrics()), problem)
             await metrics_server.listen(metrics[0])
         if siblings is not None:
             siblings.attach(stop_signal.set, lambda: "" if metrics is None else metrics[1](gateway.metrics()))

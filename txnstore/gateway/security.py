@@ -19,6 +19,7 @@ import re
 import ssl
 import tomllib
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,8 @@ _PLAIN = "PLAIN"
 _CREDENTIAL_LINE = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d+):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 #: Kafka's ``iterations`` of new credentials, as RFC 7677 asks for at least.
 _ITERATIONS = 4096
+#: Threads that check passwords and tokens, which takes milliseconds.
+_CHECKS = 2
 #: Seconds before a failed authentication is answered (Kafka: ``connection.failed.authentication.delay.ms``).
 _FAILURE_DELAY = 0.1
 #: The longest message of an authentication, in bytes: with a token; with a user and a password or a proof, which are
@@ -177,7 +180,7 @@ def tls_context(certificate: Path, key: Path, client_ca: Path | None = None) -> 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, partial(_refuse_encrypted, key))  # Else OpenSSL asks the terminal.
     except (OSError, ssl.SSLError) as error:
         msg = f"TLS cannot use {certificate} with {key}: {_tls_fault(certificate, key) or error}"
         raise InvalidConfigError(msg) from error
@@ -193,6 +196,12 @@ def tls_context(certificate: Path, key: Path, client_ca: Path | None = None) -> 
         # Not CERT_REQUIRED: peers ask whether this gateway lives, and a client without one gets a reason in the log.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+def _refuse_encrypted(key: Path) -> str:
+    """Raise the error of a private key whose password OpenSSL asks for."""
+    msg = f"TLS cannot use {key}: it is encrypted, and a gateway that reads it again cannot ask for its password; "
+    raise InvalidConfigError(f"{msg}`openssl pkey -in {key} -out NEW` writes it without one")
 
 
 def watched_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> Watched[ssl.SSLContext]:
@@ -323,6 +332,10 @@ class Sasl:
 
     def __init__(self, users: Callable[[], Users], tokens: Tokens | None = None, *, plain: bool) -> None:
         self._users, self._tokens, self._plain = users, tokens, plain
+        #: Computes hashes and verifies signatures; and does so for tokens whose keys must be fetched, one after the
+        #: other. Pools of their own: an issuer that hangs must stop neither other logins nor the rest of the gateway.
+        self._checks = ThreadPoolExecutor(_CHECKS, thread_name_prefix="gateway logins")
+        self._fetches = ThreadPoolExecutor(1, thread_name_prefix="gateway keys of tokens")
 
     @property
     def mechanisms(self) -> list[str]:
@@ -351,8 +364,8 @@ class Sasl:
 
     def _exchange(self, mechanism: str) -> _Exchange:
         if mechanism == _BEARER and self._tokens is not None:
-            return _Bearer(self._tokens)
-        return _Plain(self._users()) if mechanism == _PLAIN else _Scram(self._users(), mechanism)
+            return _Bearer(self._tokens, self._checks, self._fetches)
+        return _Plain(self._users(), self._checks) if mechanism == _PLAIN else _Scram(self._users(), mechanism)
 
     async def authenticate(self, request: Request, client: Client) -> Fields:
         """Handle a message of the mechanism; after the last one the client has its principal."""
@@ -365,7 +378,10 @@ class Sasl:
             )
         try:
             user, answer = await exchange.answer(data)
+            if user is not None and client.principal not in {None, f"User:{user}"}:  # KIP-368
+                raise _LoginError(f"a login changes no principal: the connection is that of {client.principal}", user)
         except _LoginError as error:
+            client.authenticated = False  # After a second login that fails a broker closes the connection.
             if error.reason:
                 _log_failure(client, exchange.mechanism, error)
             if error.challenge:
@@ -384,8 +400,8 @@ class _Plain:
 
     mechanism = _PLAIN
 
-    def __init__(self, users: Users) -> None:
-        self._users = users
+    def __init__(self, users: Users, checks: Executor) -> None:
+        self._users, self._checks = users, checks
 
     async def answer(self, data: bytes) -> tuple[str | None, bytes]:
         """Check the message, and return its user."""
@@ -399,7 +415,9 @@ class _Plain:
         if not credentials:
             raise _LoginError("there is no such user", user)
         check = partial(credentials[0].matches, password)
-        if not await asyncio.get_running_loop().run_in_executor(None, check):  # It takes milliseconds, on purpose.
+        if not await asyncio.get_running_loop().run_in_executor(
+            self._checks, check
+        ):  # It takes milliseconds, on purpose.
             raise _LoginError("wrong password", user)
         return user, b""
 
@@ -409,15 +427,15 @@ class _Bearer:
 
     mechanism = _BEARER
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: Tokens, checks: Executor, fetches: Executor) -> None:
+        self._tokens, self._checks, self._fetches = tokens, checks, fetches
 
     async def answer(self, data: bytes) -> tuple[str | None, bytes]:
         """Verify the token, and return its user."""
         authorized_user, token = _bearer_parts(data)
-        verify = partial(self._tokens.principal, token)
+        threads = self._fetches if self._tokens.fetches_for(token) else self._checks
         try:
-            principal = await asyncio.get_running_loop().run_in_executor(None, verify)
+            principal = await asyncio.get_running_loop().run_in_executor(threads, self._tokens.principal, token)
         except TokenError as error:
             raise _LoginError(str(error), challenge=_INVALID_TOKEN) from None
         user = principal.removeprefix("User:")

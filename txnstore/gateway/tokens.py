@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.request import HTTPRedirectHandler, Request, build_opener, url2pathname
 
 from txnstore.core.authorization.changes import check_principal
 from txnstore.errors import InvalidConfigError
@@ -88,11 +88,23 @@ class Tokens:
         if parts.scheme == "file":
             path = Path(url2pathname(parts.path))
             self.file = Watched("the keys of tokens", [path], lambda: _read_file(path))
-        elif parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL):
+        elif parts.scheme == "https" or _is_local(settings.url):
             self._fetched = _FetchedKeys(settings.url, runtime)
         else:
             msg = f"{_PROPERTY}.jwks.endpoint.url must be https://… or file:///…, not {settings.url!r}"
             raise InvalidConfigError(msg)
+
+    def fetches_for(self, token: str) -> bool:
+        """Whether :meth:`principal` fetches keys for this token, or waits for another fetch, as far as is known now."""
+        import jwt
+
+        if self.file is not None:
+            return False
+        try:
+            key_id = jwt.get_unverified_header(token).get("kid")
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            return False
+        return self._fetched.is_due(key_id)
 
     def principal(self, token: str) -> str:
         """Return the principal of a token. It may fetch keys: called in a thread.
@@ -121,7 +133,7 @@ class Tokens:
             raise TokenError("the token is of another issuer") from None
         except jwt.MissingRequiredClaimError as error:
             raise TokenError(f"the token has no claim {error.claim}") from None
-        except (jwt.PyJWTError, TypeError, ValueError) as error:
+        except (jwt.PyJWTError, TypeError, ValueError, RecursionError) as error:
             raise TokenError(f"the token is not valid: {error}") from None
         self._check_times(claims)
         name = claims[settings.claim]
@@ -166,10 +178,10 @@ class _FetchedKeys:
 
     def with_key(self, key_id: str | None) -> Keys:
         """Return the keys, fetched again if they are old, or lack this one."""
-        if not self._is_due(key_id):  # Without the lock: a token of a known key does not wait for a fetch.
+        if not self.is_due(key_id):  # Without the lock: a token of a known key does not wait for a fetch.
             return self._keys
         with self._lock:
-            if self._is_due(key_id):
+            if self.is_due(key_id):
                 try:
                     self._keys = self._fetch()
                 except InvalidConfigError as error:
@@ -179,18 +191,36 @@ class _FetchedKeys:
                 self._fetched_at = self._runtime.monotonic()  # Now: a fetch may take longer than the pause.
             return self._keys
 
-    def _is_due(self, key_id: str | None) -> bool:
+    def is_due(self, key_id: str | None) -> bool:
         """Whether the keys are old, or lack this one and were not fetched just now."""
         is_missing = key_id is not None and key_id not in self._keys
         return self._runtime.monotonic() - self._fetched_at >= (_PAUSE if is_missing else _REFRESH) * 1000
 
     def _fetch(self) -> Keys:
         try:
-            with urllib.request.urlopen(self._url, timeout=_TIMEOUT) as response:  # noqa: S310 - The scheme is checked.
+            with build_opener(_SafeRedirects).open(self._url, timeout=_TIMEOUT) as response:
                 data = response.read(_MAX_BYTES + 1)
         except (OSError, ValueError, HTTPException) as error:
             raise InvalidConfigError(f"the keys of tokens at {self._url} cannot be read: {error}") from error
         return _parse(data, self._url)
+
+
+class _SafeRedirects(HTTPRedirectHandler):
+    """Follows redirections to what is encrypted; those of this machine to this machine, too."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        """Return the next request, or refuse it."""
+        if urlsplit(newurl).scheme != "https" and not (_is_local(req.full_url) and _is_local(newurl)):
+            raise URLError(f"it redirects to {newurl}, which is not encrypted: name the URL that has the keys")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _is_local(url: str) -> bool:
+    """Whether a URL without encryption is of this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname in _LOCAL
 
 
 def _read_file(path: Path) -> Keys:
@@ -201,8 +231,13 @@ def _read_file(path: Path) -> Keys:
     return _parse(data, str(path))
 
 
+def _verifies(key: Mapping[str, Any]) -> bool:
+    """Whether a key is for signatures (RFC 7517, 4.2 and 4.3): one that does not say what it is for, is."""
+    return key.get("use", "sig") == "sig" and "verify" in key.get("key_ops", ["verify"])
+
+
 def _parse(data: bytes, source: str) -> Keys:
-    """Parse a JSON Web Key Set; keys that are secrets, or of kinds that are not known, are left out."""
+    """Parse a JSON Web Key Set; keys that are secrets, for encryption, or of kinds that are not known, are left out."""
     try:
         load("jwt")
         import jwt
@@ -213,7 +248,7 @@ def _parse(data: bytes, source: str) -> Keys:
         listed = document["keys"] if isinstance(document, dict) else None
         if not isinstance(listed, list) or not all(isinstance(key, dict) for key in listed):
             raise ValueError("it is no JSON object with a list of keys")
-        public_keys = [key for key in listed if key.get("kty") != "oct"]
+        public_keys = [key for key in listed if key.get("kty") != "oct" and _verifies(key)]
         keys = {key.key_id: key for key in jwt.PyJWKSet.from_dict({"keys": public_keys}).keys}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error

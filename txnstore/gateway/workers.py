@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
@@ -150,6 +151,7 @@ class Workers:
         on_ready: Callable[[], None],
         metrics_listener: socket.socket | None = None,
         own_metrics: Callable[[int, int], str] = lambda _serving, _restarts: "",
+        own_problem: Callable[[], str] = str,
     ) -> None:
         """Keep the workers until SIGTERM or SIGINT; a second one kills them.
 
@@ -157,6 +159,7 @@ class Workers:
             on_ready: Called when all of them serve.
             metrics_listener: Where the metrics of all are served, each sample with the label ``worker``.
             own_metrics: Makes the text of the metrics of the parent.
+            own_problem: Returns why the parent is not healthy; an empty text if it is.
 
         Raises:
             WorkerError: One of them has ended before it served for the first time. The others are ended.
@@ -174,7 +177,7 @@ class Workers:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         server = None
         if metrics_listener is not None:
-            server = MetricsServer(lambda: self._all_metrics(own_metrics), self._problem)
+            server = MetricsServer(lambda: self._all_metrics(own_metrics), partial(self._problem, own_problem))
             await server.listen(metrics_listener)
         serving = [asyncio.Event() for _ in range(self._count)]
         keepers = [loop.create_task(self._keep(number, event)) for number, event in enumerate(serving)]
@@ -226,14 +229,15 @@ class Workers:
                 self._signal_all("kill")
                 await asyncio.wait(late)
 
-    def _problem(self) -> str:
-        """Which workers do not serve; empty if all do."""
+    def _problem(self, own_problem: Callable[[], str]) -> str:
+        """Which workers do not serve, and what else is wrong; empty if nothing is."""
         missing = [
             number
             for number in range(self._count)
             if (worker := self._workers.get(number)) is None or not worker.is_serving.done() or worker.ended.done()
         ]
-        return f"workers that do not serve: {', '.join(map(str, missing))}" if missing else ""
+        text = f"workers that do not serve: {', '.join(map(str, missing))}" if missing else ""
+        return "; ".join(filter(None, (text, own_problem())))
 
     def _reload(self) -> None:
         for worker in self._workers.values():

@@ -107,6 +107,21 @@ def test_a_long_password_is_refused_before_it_is_prepared(store: txnstore.Store,
         assert log_in(client, "alice") == "none"
 
 
+def test_a_second_login_renews_the_first_and_changes_no_principal(store: txnstore.Store, tmp_path: Path) -> None:
+    """KIP-368: a broker closes a connection whose second login fails, or is that of another user."""
+    path = tmp_path / "users.toml"
+    path.write_text("[users]\n" + "".join(f'{name} = "{credential_line(PASSWORD)}"\n' for name in ("alice", "bob")))
+    with serving(store, security=Security(watched_users(path), plain=True)) as gateway:
+        for user, password in (("bob", PASSWORD), ("alice", "wrong")):
+            with Client(*gateway.address) as client:
+                for _ in range(2):
+                    assert log_in(client, "alice") == "none"
+                    client.ask(Api.METADATA, 9, {"topics": None})
+                assert log_in(client, user, password) == "sasl_authentication_failed"
+                client.begin(Api.METADATA, 9, {"topics": None})
+                assert client.is_closed()
+
+
 def test_a_damaged_file_of_users_keeps_the_old_ones_and_is_logged_once(
     store: txnstore.Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import confluent_kafka
 import kafka
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 import txnstore
 from tests.helpers.certificates import self_signed
@@ -252,6 +253,21 @@ def test_a_key_of_another_certificate_is_refused(certificate: tuple[Path, Path],
         InvalidConfigError, match=r"TLS cannot use .*cert\.pem with .*key\.pem has no private key in PEM"
     ):
         tls_context(certificate[0], other)
+
+
+def test_an_encrypted_key_is_refused_and_asks_for_no_password(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    """OpenSSL would ask for it on the terminal of a gateway, which stands still meanwhile."""
+    plain = serialization.load_pem_private_key(certificate[1].read_bytes(), None)
+    encrypted = tmp_path / "key.pem"
+    encrypted.write_bytes(
+        plain.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(InvalidConfigError, match=rf"{encrypted}: it is encrypted.*openssl pkey -in {encrypted}"):
+        tls_context(certificate[0], encrypted)
 
 
 def test_an_error_says_that_a_certificate_and_a_key_are_swapped(certificate: tuple[Path, Path], tmp_path: Path) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from tests.helpers.certificates import self_signed
 from txnstore.errors import InvalidConfigError
+from txnstore.gateway.apis import Api
 from txnstore.gateway.certificates import CertificateRules, subject_name
-from txnstore.gateway.security import _bearer_parts, _LoginError, credential_line, watched_users
+from txnstore.gateway.security import Sasl, _bearer_parts, _LoginError, credential_line, watched_users
+from txnstore.gateway.server import Client
 from txnstore.gateway.tokens import TokenError, Tokens, TokenSettings
+from txnstore.gateway.wire import Request
 from txnstore.runtime import Runtime
 
 ISSUER = "https://issuer.example"
@@ -175,6 +182,7 @@ def test_the_only_key_needs_no_id(path: Path) -> None:
         ('{"keys": [1]}', "no JSON object with a list of keys"),
         ('{"keys": []}', "is no JSON Web Key Set"),
         (key_set({"kty": "oct", "k": "c2VjcmV0"}), "is no JSON Web Key Set"),
+        (key_set({**public(KEY, "k"), "use": "enc"}), "is no JSON Web Key Set"),
     ],
 )
 def test_a_document_without_keys_is_refused(path: Path, document: str, reason: str) -> None:
@@ -183,7 +191,18 @@ def test_a_document_without_keys_is_refused(path: Path, document: str, reason: s
         tokens_of(path.as_uri())
 
 
-@pytest.mark.parametrize("changes", [{"kid": ["k"]}, {"alg": ["ES256"]}, None])
+@pytest.mark.parametrize("purpose", [{"use": "enc"}, {"use": 1}, {"key_ops": ["encrypt", "wrapKey"]}])
+def test_a_key_for_another_purpose_verifies_no_token(path: Path, purpose: dict[str, Any]) -> None:
+    path.write_text(
+        key_set({**public(KEY, "k"), **purpose}, {**public(OTHER, "s"), "use": "sig", "key_ops": ["verify"]})
+    )
+    tokens = tokens_of(path.as_uri())
+    with pytest.raises(TokenError, match="a key that the issuer does not list"):
+        tokens.principal(token())
+    assert tokens.principal(token(OTHER, "s")) == "User:alice"
+
+
+@pytest.mark.parametrize("changes", [{"kid": ["k"]}, {"key_ops": 1}, {"alg": ["ES256"]}, None])
 def test_a_strange_document_is_damaged(path: Path, changes: dict[str, Any] | None) -> None:
     """And ends no watch of files."""
     tokens = tokens_of(path.as_uri())
@@ -279,15 +298,60 @@ def issuer(documents: list[str], may_answer: Callable[[], object] = bool) -> Ite
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
+    with http_server(Keys) as address:
+        yield f"http://{address}/keys", requests
+
+
+@contextmanager
+def http_server(handler: type[BaseHTTPRequestHandler], tls: tuple[Path, Path] | None = None) -> Iterator[str]:
+    """A server: its host and port. With a certificate and its key it is one of https."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/keys", requests
+        yield f"127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def redirecting(target: str) -> type[BaseHTTPRequestHandler]:
+    """What sends its clients to another URL."""
+
+    class Redirect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Redirect
+
+
+def test_keys_do_not_come_without_encryption_by_a_redirection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first URL is that of the properties, which must be encrypted; what it names must be so, too."""
+    tls = self_signed(tmp_path / "tls")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls[0]))
+    refused = "it redirects to http://.*/keys, which is not encrypted"
+    with (
+        issuer([key_set(public(KEY, "k"))]) as (keys, requests),
+        http_server(redirecting(keys), tls) as encrypted,
+        http_server(redirecting(f"https://{encrypted}/keys")) as to_encrypted,
+        http_server(redirecting("http://issuer.example/keys")) as to_elsewhere,
+        http_server(redirecting(keys)) as local,
+    ):
+        for url in (f"https://{encrypted}", f"http://{to_encrypted}", f"http://{to_elsewhere}"):
+            with pytest.raises(InvalidConfigError, match=refused):
+                tokens_of(f"{url}/keys")
+        assert not requests
+        assert tokens_of(f"http://{local}/keys").principal(token()) == "User:alice"
 
 
 def test_keys_are_fetched_again_for_a_new_key_and_after_an_hour() -> None:
@@ -340,4 +404,47 @@ def test_tokens_of_known_keys_do_not_wait_for_a_fetch() -> None:
         assert stranger.is_alive()
         may_answer.set()
         stranger.join()
+    assert len(requests) == 2
+
+
+def test_an_issuer_that_hangs_stops_neither_other_logins_nor_the_rest_of_the_gateway(tmp_path: Path) -> None:
+    """Anybody can make tokens of a key that must be fetched, as many as the loop has threads, and more."""
+    asked, may_answer = threading.Event(), threading.Event()
+    may_answer.set()
+    clock, users = Clock(), tmp_path / "users.toml"
+    users.write_text(f'[users]\nalice = "{credential_line("secret")}"\n')
+
+    def answer() -> None:
+        asked.set()
+        may_answer.wait(60)
+
+    async def log_in(sasl: Sasl, mechanism: str, message: bytes) -> str | None:
+        client = Client("host", authenticated=False)
+        await sasl.handshake(Request(Api.SASL_HANDSHAKE, 1, 1, None, SimpleNamespace(mechanism=mechanism)), client)
+        body = SimpleNamespace(auth_bytes=message)
+        await sasl.authenticate(Request(Api.SASL_AUTHENTICATE, 2, 2, None, body), client)
+        return client.principal
+
+    async def log_in_many(sasl: Sasl) -> None:
+        loop = asyncio.get_running_loop()
+        unknown = b"n,,\x01auth=Bearer " + token(OTHER, "new").encode() + b"\x01\x01"
+        strangers = [loop.create_task(log_in(sasl, "OAUTHBEARER", unknown)) for _ in range(100)]
+        assert await asyncio.to_thread(asked.wait, 60)
+        known = b"n,,\x01auth=Bearer " + token().encode() + b"\x01\x01"
+        assert await log_in(sasl, "OAUTHBEARER", known) == "User:alice"
+        assert await log_in(sasl, "PLAIN", b"\0alice\0secret") == "User:alice"
+        await loop.getaddrinfo("127.0.0.1", 1)  # As before each request to a peer.
+        assert not any(stranger.done() for stranger in strangers)
+        may_answer.set()
+        assert await asyncio.gather(*strangers) == [None] * 100
+
+    with issuer([key_set(public(KEY, "k"))], answer) as (url, requests):
+        sasl = Sasl(lambda: watched_users(users).value, tokens_of(url, clock), plain=True)
+        clock.passed += 10_000
+        asked.clear()
+        may_answer.clear()
+        try:
+            asyncio.run(log_in_many(sasl))
+        finally:
+            may_answer.set()
     assert len(requests) == 2
