@@ -1,4 +1,4 @@
-"""A short torture run: processes of one store are killed and paused at random: half a minute."""
+"""A short torture run: processes of one store, on one machine or three, are killed and paused at random."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ LEAST = {"txn": 30} | dict.fromkeys(("delete", "recover", "vacuum", "expire", "c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chains", [1, 4])
-def test_jep_25_real_processes_leave_no_anomaly(tmp_path: Path, chains: int) -> None:
+@pytest.mark.parametrize(("chains", "machines"), [(1, 1), (4, 1), (2, 3)])
+def test_jep_25_real_processes_leave_no_anomaly(tmp_path: Path, chains: int, machines: int) -> None:
     """REC-11: a job copies while it and all others are killed; nothing is lost, doubled or out of order."""
     report = torture(
         Settings(
             tmp_path / "run",
             6.0,
             chains=chains,
+            machines=machines,
             seed=chains,
             jobs=1,
             consumers=1,

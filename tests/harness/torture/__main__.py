@@ -21,6 +21,9 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of faults")
     parser.add_argument("--store", choices=PLACES, default=Settings.store)
     parser.add_argument("--chains", type=int, default=Settings.chains)
+    parser.add_argument(
+        "--machines", type=int, default=Settings.machines, help="processes of different ones share entries over TCP"
+    )
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")
     parser.add_argument("--folder", type=Path, help="an empty one, for histories, logs and a local store")
     parser.add_argument("--server-kills", action="store_true", help=f"kill and restart {' or '.join(PROGRAMS)} too")
@@ -32,6 +35,7 @@ def main() -> int:
         arguments.store,
         arguments.chains,
         arguments.seed,
+        machines=arguments.machines,
         server_kills=arguments.server_kills,
     )
     report = torture(settings)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import txnstore.errors
 from tests.harness.s3.servers import S3Server
+from tests.harness.torture.machines import Machines
 from tests.harness.torture.plan import STOP, TRANSACTION_TIMEOUT, VACUUM_GRACE, Task
 from tests.harness.torture.worker import ENDED
 
@@ -41,11 +42,15 @@ _SOME_WORK = 600
 
 @dataclass
 class _Running:
-    """A process, until when it is paused, and when it is killed as a zombie (seconds of the monotonic clock)."""
+    """A process, until when it is paused, and when it is killed as a zombie (seconds of the monotonic clock).
+
+    ``host``: where those of other machines reach it; empty if there are none.
+    """
 
     task: Task
     process: subprocess.Popen[bytes]
     started: float
+    host: str
     paused_until: float | None = None
     killed_at: float | None = None
 
@@ -60,8 +65,10 @@ class Nemesis:
     """Starts the tasks, injects faults by its seed, and ends the processes that it started, by process id.
 
     Args:
-        committers: Returns the ids of the processes that commit for the others, which have faults more often.
+        committers: Returns the ids, or the hosts, of the processes that commit for the others, which have faults more
+            often.
         server: Kill and restart it too.
+        machines: Where the processes are; None: all on this one.
     """
 
     def __init__(
@@ -69,7 +76,8 @@ class Nemesis:
         tasks: list[Task],
         seed: int,
         server: S3Server | None = None,
-        committers: Callable[[], set[int]] = set,
+        committers: Callable[[], set[int] | set[str]] = set,
+        machines: Machines | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.surprises: list[str] = []
@@ -77,7 +85,7 @@ class Nemesis:
         self._lives: Counter[str] = Counter()
         self._tasks = tasks
         self._running: list[_Running] = []
-        self._server, self._committers = server, committers
+        self._server, self._committers, self._machines = server, committers, machines
         self._server_is_away = False
         self._sleeps = 0.0
 
@@ -165,16 +173,19 @@ class Nemesis:
         self._lives[place] += 1
         task = replace(task, name=f"{place}-{self._lives[place]}")
         root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
+        host, variables = "", dict[str, str]()
+        if self._machines is not None:
+            host, variables = self._machines.environment([*self._lives].index(place))
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         with (Path(task.folder) / f"{task.name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.harness.torture.worker", task.to_json()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        self._running.append(_Running(task, process, time.monotonic()))
+        self._running.append(_Running(task, process, time.monotonic(), host))
 
     def _look_after(self) -> None:
         """Wake processes whose pause has ended, kill old zombies, and replace ended processes."""
@@ -216,8 +227,9 @@ class Nemesis:
             return
         if self._rng.random() < _COMMITTERS:
             committers = self._committers()
-            victims = [item for item in victims if item.process.pid in committers] or victims
-            self.faults["of a committer"] += victims[0].process.pid in committers
+            found = [item for item in victims if item.process.pid in committers or item.host in committers]
+            self.faults["of a committer"] += bool(found)
+            victims = found or victims
         victim = self._rng.choice(victims)
         kind = self._rng.choice(["kill", "pause", "long pause", "zombie"])
         if kind == "long pause" and self._rng.random() < self._sleeps:

@@ -25,9 +25,11 @@ from tests.harness.history import (
 from tests.harness.places import check_server_kills, place
 from tests.harness.short_history import short_history
 from tests.harness.torture.archivist import Archivist
+from tests.harness.torture.machines import several_machines
 from tests.harness.torture.nemesis import Nemesis
 from tests.harness.torture.plan import INPUT, LEASE_MS, OUTPUT, RETENTION_MS, TRANSACTION_TIMEOUT, Task, observe, polled
 from tests.helpers.connections import connection_of
+from txnstore.chain.committer.committer import FoundCommitter
 from txnstore.core.transactions.model import TxnState
 
 
@@ -37,8 +39,9 @@ class Settings:
 
     ``folder``: an empty one, for the histories and the objects of ``local``, ``minio`` and ``versitygw``. ``store``:
     ``local``, or a kind of :class:`~tests.harness.s3.servers.S3Server`; ``s3`` is its default. ``server_kills``: kill
-    and restart the server as well, which must be ``minio`` or ``versitygw``. ``least``: so many operations of each kind
-    must succeed, and ``least_faults`` be injected, however long that takes on a busy machine.
+    and restart the server as well, which must be ``minio`` or ``versitygw``. ``machines``: if several, processes of
+    different ones meet by the network, with a runtime folder for each machine. ``least``: so many operations of each
+    kind must succeed, and ``least_faults`` be injected, however long that takes on a busy machine.
     """
 
     folder: Path
@@ -55,6 +58,7 @@ class Settings:
     least: Mapping[str, int] = field(default_factory=dict)
     least_faults: int = 0
     server_kills: bool = False
+    machines: int = 1
 
     def __post_init__(self) -> None:
         if self.server_kills:
@@ -87,7 +91,8 @@ class Report:
     def lines(self) -> Iterator[str]:
         """The report in words."""
         it = self.settings
-        yield f"store {it.store}, {it.chains} chain(s), {it.duration:g} s, seed {it.seed}; histories in {it.folder}"
+        place = f"store {it.store}, {it.chains} chain(s), {it.machines} machine(s)"
+        yield f"{place}, {it.duration:g} s, seed {it.seed}; histories in {it.folder}"
         for kind, count in sorted(self.operations.items()):
             yield f"  {count:7} {kind}"
         commits = self.operations["txn ok"]
@@ -113,7 +118,9 @@ def torture(settings: Settings) -> Report:
         store.create_topic(OUTPUT, partitions=settings.partitions, config={"retention.ms": RETENTION_MS})
         tasks = _tasks(settings, chosen.url, chosen.options)
         server = chosen.server if settings.server_kills else None
-        nemesis = Nemesis(tasks, settings.seed, server, partial(committers, store))
+        machines = stack.enter_context(several_machines(settings.machines)) if settings.machines > 1 else None
+        look = partial(committers if machines is None else _hosts_of_committers, store)
+        nemesis = Nemesis(tasks, settings.seed, server, look, machines)
         try:
             nemesis.run(settings.duration, settings.least, settings.least_faults)
             nemesis.finish()
@@ -138,8 +145,17 @@ def torture(settings: Settings) -> Report:
 
 def committers(store: txnstore.Store) -> set[int]:
     """The ids of the processes that commit for others of this machine."""
+    return {each.process_id for each in _find_committers(store) if each.process_id is not None}
+
+
+def _hosts_of_committers(store: txnstore.Store) -> set[str]:
+    """The hosts of the processes that commit for those of other machines."""
+    return {each.address.rpartition(":")[0] for each in _find_committers(store)}
+
+
+def _find_committers(store: txnstore.Store) -> list[FoundCommitter]:
     found = [chain.find_committer() for chain in connection_of(store).chains]
-    return {each.process_id for each in found if each is not None and each.process_id is not None}
+    return [each for each in found if each is not None]
 
 
 def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:

@@ -34,7 +34,7 @@ from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
 from txnstore.chain.payload import line_of
 from txnstore.core.model import value_class
 from txnstore.core.state import State
-from txnstore.errors import StorageError, UnknownOutcomeError
+from txnstore.errors import StorageError, StoreNotFoundError, UnknownOutcomeError
 from txnstore.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
@@ -553,25 +553,25 @@ class Committer:
                 self._chain.commit_queued(waiter)
             except Exception as error:  # noqa: BLE001 - the caller decides the command itself
                 doubtful = doubtful or isinstance(error, UnknownOutcomeError)
-                if isinstance(error, StorageError):
+                if isinstance(error, StorageError | StoreNotFoundError):
                     self._may_listen = False
-        if not self._may_listen:
-            self._stop_serving()  # Its callers may be able to write.
-        if doubtful:
-            raise ChannelClosedError  # The caller has to find out what is stored.
-        numbers = [number for number, _, _ in commands.handed]
         declined = tuple(
             number
-            for number, waiter in zip(numbers, waiters, strict=True)
+            for (number, _, _), waiter in zip(commands.handed, waiters, strict=True)
             if waiter.error is not None or not waiter.events
         )
-        if declined:
+        if not self._may_listen:  # Its callers may be able to write. A store that was deleted needs no port.
+            self._stop_serving(but=channel)
+        if declined and not doubtful:
             channel.send(encode_message(Declined(declined)))
+        if doubtful or not self._may_listen:
+            raise ChannelClosedError  # If it is doubtful, the caller has to find out what is stored.
 
-    def _stop_serving(self) -> None:
+    def _stop_serving(self, but: Channel | None = None) -> None:
+        """Listen no more, and part from all callers but one."""
         with self._lock:
             listener, self._listener = self._listener, None
-            callers = list(self._callers.values())
+            callers = [channel for channel in self._callers.values() if channel is not but]
         if listener is not None:
             listener.close()
         for channel in callers:
