@@ -56,7 +56,7 @@ class Cleaned:
     @property
     def changed(self) -> bool:
         """Whether the new segments differ from the sources."""
-        return bool(self.superseded or self.tombstones or self.keyless or self.stamped)
+        return bool(self.superseded or self.tombstones or self.keyless or self.stamped or self.added)
 
 
 class Clean:

@@ -122,6 +122,22 @@ def test_a_tombstone_stays_for_delete_retention_after_the_first_clean(store: Sto
     assert store.verify(deep=True).ok
 
 
+def test_a_tombstone_below_the_log_start_does_not_hold_up_forced_cleans(clock: ManualClock) -> None:
+    """Its horizon is that of the batch still, and its row is not read: the clean copies what is left."""
+    store = new_store(clock)
+    store.create_topic("t", config={**COMPACT, "cleanup.policy": "compact,delete"})
+    put(store, (b"k", None), (b"other", b"x"))
+    store.compact()
+    store.delete_records({T0: 1})
+    clock.advance(DAY_MS)
+    report = store.compact(force=True)
+    assert (report.cleans, report.conflicts, report.tombstones) == (1, 0, 0)
+    assert [(batch.base_offset, batch.delete_horizon) for batch in batches(store)] == [(1, None)]
+    assert store.compact(force=True).partitions == ()
+    assert visible(store) == [(1, b"other", b"x")]
+    assert store.verify(deep=True).ok
+
+
 def test_a_tombstone_of_an_aborted_transaction_deletes_nothing(store: Store) -> None:
     """CMP-18."""
     put(store, (b"k", b"kept"))
