@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from txnstore.errors import SchemaMismatchError
+from txnstore.errors import InvalidConfigError, SchemaMismatchError
 from txnstore.segment.convert import collect_errors
 from txnstore.segment.partition import is_key_type
 from txnstore.segment.schema import is_reserved, is_timestamp_type, schema_from_text, schema_to_text
@@ -20,6 +20,7 @@ __all__ = [
     "check_key",
     "check_schema",
     "check_timestamp",
+    "check_tombstone",
     "check_topic_schema",
     "evolve_schema",
     "is_wider",
@@ -117,6 +118,27 @@ def check_timestamp(schema: pa.Schema, timestamp: str | None) -> None:
     """Raise :class:`SchemaMismatchError` if the timestamp column does not exist, or is of another type."""
     allowed = "a timestamp in ms or us, or an int64 of milliseconds"
     _check_column(schema, "timestamp", timestamp, is_timestamp_type, allowed)
+
+
+def check_tombstone(schema: pa.Schema | None, key: str | None, timestamp: str | None, column: str) -> None:
+    """Validate the setting ``tombstone.column`` of a topic; the other arguments are those of the topic.
+
+    Raises:
+        InvalidConfigError: The topic cannot have it; the message says why.
+    """
+    if schema is None:
+        problem = "needs a schema: in a topic without one a record with a null value is a tombstone"
+    elif key is None:
+        problem = "needs a key column, whose value a tombstone deletes: create the topic with key=COLUMN"
+    elif column not in schema.names:
+        problem = f"must be one of the columns of the topic, {', '.join(schema.names)}"
+    elif column in (key, timestamp):
+        problem = f"must be another column than the {'key' if column == key else 'timestamp'}"
+    elif not pt.is_boolean(schema.field(column).type):
+        problem = f"must be a boolean column, not one of type {schema.field(column).type}"
+    else:
+        return
+    raise InvalidConfigError(f"tombstone.column={column!r} {problem}")
 
 
 def evolve_schema(old: pa.Schema, new: pa.Schema, key: str | None = None) -> None:

@@ -3,8 +3,8 @@
 There are three deliberate differences: ``retention.ms`` is -1 by default, so that records are deleted only from topics
 whose settings ask for it (``docs/internals/design/retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
 ``producer`` means the same, because producers of txnstore have no compression setting), and ``segment.bytes`` is the
-target size of a compaction. ``segment.format``, ``inline.bytes``, ``segment.own.bytes`` and
-``table.format`` exist only in txnstore.
+target size of a compaction. ``segment.format``, ``inline.bytes``, ``segment.own.bytes``, ``table.format`` and
+``tombstone.column`` exist only in txnstore.
 Source: Kafka's ``LogConfig`` and ``TopicConfig``.
 """
 
@@ -114,14 +114,20 @@ def _flag_parser(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
+def _parse_column(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("the name of a column, or empty")
+    return value
+
+
 def _parse_list(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("a list of texts, separated by commas")
     return ",".join(item.strip() for item in value.split(",") if item.strip())
 
 
-#: The setting that gives a topic a table.
-TABLE_FORMAT = "table.format"
+#: The setting that gives a topic a table, and the one that gives a typed topic tombstones.
+TABLE_FORMAT, TOMBSTONE_COLUMN = "table.format", "tombstone.column"
 
 #: All settings.
 SETTINGS: tuple[Setting, ...] = (
@@ -201,6 +207,12 @@ SETTINGS: tuple[Setting, ...] = (
         TABLE_FORMAT, "none", _choice_parser("none", "iceberg"), "iceberg: the topic is published as an Iceberg table"
     ),
     Setting(
+        TOMBSTONE_COLUMN,
+        "",
+        _parse_column,
+        "a boolean column of the schema; a row in which it is true is a tombstone: it deletes its key; empty: none",
+    ),
+    Setting(
         "compression.type",
         "zstd",
         _choice_parser("zstd", "lz4", "snappy", "gzip", "uncompressed", "producer"),
@@ -277,6 +289,7 @@ class TopicConfig:
     segment_own_bytes: int = 256 << 10
     segment_format: str = "parquet"
     table_format: str = "none"
+    tombstone_column: str = ""
     compression_type: str = "zstd"
     explicit: Mapping[str, str] = field(default_factory=dict)
 

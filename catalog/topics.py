@@ -109,7 +109,7 @@ def new_topic(
         config=settings.to_mapping(),
         created_at=runtime.clock(),
     )
-    return _check_table_columns(topic, settings)
+    return _check_columns_of_settings(topic, settings)
 
 
 def _check_same_topic(existing_topic: CatalogTopic, requested_topic: CatalogTopic) -> CatalogTopic:
@@ -179,12 +179,15 @@ def altered_topic(
             remaining_settings, topic.timestamp, accepted_inert, has_keys=has_keys
         ).to_mapping()
     new_version = replace(topic, version=topic.version + 1, **changes)
-    return _check_table_columns(new_version, TopicConfig.from_stored(new_version.config))
+    return _check_columns_of_settings(new_version, TopicConfig.from_stored(new_version.config))
 
 
-def _check_table_columns(topic: CatalogTopic, config: TopicConfig) -> CatalogTopic:
+def _check_columns_of_settings(topic: CatalogTopic, config: TopicConfig) -> CatalogTopic:
     if config.has_table:
         check_columns(topic)
+    if config.tombstone_column:
+        schema = schema_from_text(topic.schema) if topic.schema is not None else None
+        schemas.check_tombstone(schema, topic.key, topic.timestamp, config.tombstone_column)
     return topic
 
 

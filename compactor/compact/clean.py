@@ -27,10 +27,8 @@ from txnstore.core.log.sums import ConservedSums
 from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.segment.partition import key_bytes
-from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD
+from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, tombstones
 from txnstore.storage.base import ObjectStore
-
-_VALUE = "value"
 
 
 @dataclass(slots=True)
@@ -86,7 +84,7 @@ class Clean:
         self._copying = Copying(objects, pool, runtime, topic, plan, target_bytes, memory)
         self._done = Cleaned()
         # A tombstone above the LSO is still to be seen by readers, and to remove records below the LSO.
-        self._removes_tombstones = topic.schema is None and not plan.past_hw
+        self._tombstone_column = self._writer.tombstone_column if not plan.past_hw else None
 
     def run(self) -> Cleaned:
         """Read the sources, and upload the records that stay.
@@ -123,7 +121,8 @@ class Clean:
 
     def _has_removable_tombstones(self) -> bool:
         """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
-        if not self._removes_tombstones:
+        column = self._tombstone_column
+        if column is None:
             return False
         if self._plan.has_expired_tombstones(self._now):
             return True
@@ -132,8 +131,8 @@ class Clean:
             for source in self._plan.sources
             if source.limit > self._plan.dirty_from and source.batch.delete_horizon is None
         )
-        columns = Columns(self._topic, [OFFSET_FIELD.name, _VALUE])
-        return any(table.column(_VALUE).null_count for table in self._copying.tables(dirty, columns))
+        columns = Columns(self._topic, [OFFSET_FIELD.name, column])
+        return any(pc.any(tombstones(table, column)).as_py() for table in self._copying.tables(dirty, columns))
 
     def _staying(self, survivors: _Survivors, table: pa.Table) -> pa.Table:
         """The rows that stay of a table of the sources."""
@@ -141,16 +140,22 @@ class Clean:
         return self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
 
     def _without_old_tombstones(self, table: pa.Table) -> pa.Table:
-        """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534)."""
-        if not self._removes_tombstones or not table.column(_VALUE).null_count:
+        """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534).
+
+        A row that is no tombstone has none: it was one by another ``tombstone.column``.
+        """
+        if self._tombstone_column is None:
             return table
-        is_tombstone, horizon = table.column(_VALUE).is_null(), table.column(HORIZON_FIELD.name)
+        is_tombstone, horizon = tombstones(table, self._tombstone_column), table.column(HORIZON_FIELD.name)
+        if horizon.null_count == len(horizon) and not pc.any(is_tombstone).as_py():
+            return table
         is_expired = pc.and_(is_tombstone, pc.fill_null(pc.less_equal(horizon, self._now), fill_value=False))
         is_new = pc.and_(is_tombstone, horizon.is_null())
         new_horizon = pa.scalar(self._now + self._writer.config.delete_retention_ms, HORIZON_FIELD.type)
         self._done.tombstones += pc.sum(is_expired).as_py() or 0
         self._done.stamped += pc.sum(is_new).as_py() or 0
-        with_horizons = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(is_new, new_horizon, horizon))
+        horizons = pc.if_else(is_tombstone, pc.fill_null(horizon, new_horizon), None)
+        with_horizons = table.set_column(table.num_columns - 1, HORIZON_FIELD, horizons)
         return with_horizons.filter(pc.invert(is_expired))
 
 

@@ -59,7 +59,7 @@ class Copying:
         self._objects, self._pool, self._runtime = objects, pool, runtime
         self._plan, self._target_bytes, self._memory = plan, target_bytes, memory
         self._writer: TopicWriter = topic_writer(topic)
-        hidden = [HORIZON_FIELD] if topic.schema is None else []
+        hidden = [HORIZON_FIELD] if self._writer.tombstone_column is not None else []
         self._columns = Columns.of_segments(topic, Layout.MERGED, hidden=hidden, conserves=True)
         self._added: list[Batch] = []
         #: The sums of what was read and of what was removed so far, and those of each uploaded segment.

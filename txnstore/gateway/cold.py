@@ -17,6 +17,7 @@ from itertools import groupby, takewhile
 import numpy as np
 import pyarrow as pa
 
+from txnstore.catalog.settings import TOMBSTONE_COLUMN
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.slices import Slice, Times, whole_batch
@@ -251,11 +252,11 @@ def _append_time(topic: CatalogTopic, part: Slice) -> tuple[bool, int | None]:
 
 
 def _as_records(table: pa.Table, topic: CatalogTopic) -> pa.Table:
-    """Turn rows into records: typed columns become JSON."""
+    """Turn rows into records: typed columns become JSON, and a tombstone has no value."""
     if topic.schema is None:
         return table
     columns = table.drop_columns(["_topic", "_partition", "_offset", "_timestamp"])
-    keys, values = json_rows(columns, topic.key)
+    keys, values = json_rows(columns, topic.key, topic.config.get(TOMBSTONE_COLUMN) or None)
     headers = pa.nulls(table.num_rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     arrays = [table["_offset"], table["_timestamp"], keys, values, headers]
     return pa.table(arrays, names=["_offset", "_timestamp", "key", "value", "headers"])

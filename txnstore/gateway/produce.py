@@ -51,7 +51,7 @@ from txnstore.gateway.records.batch import (
     check_produced,
 )
 from txnstore.gateway.records.columns import to_table
-from txnstore.gateway.records.typed import check_keyed, rows_from_json
+from txnstore.gateway.records.typed import check_keyed, rows_from_json, tombstone_values
 from txnstore.gateway.repetitions import ProducerPartition, Repetitions
 from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, newest_version
@@ -545,7 +545,10 @@ def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], d
         try:
             if writer.schema is not None:
                 _check_headers(table)
-                table = rows_from_json(table["value"], table["key"], writer.schema, writer.key_column)
+                values = table["value"]
+                if values.null_count and writer.tombstone_column is not None:
+                    values = tombstone_values(table, writer)
+                table = rows_from_json(values, table["key"], writer.schema, writer.key_column)
                 if writer.config.compacts and writer.key_column is not None:
                     check_keyed(table, writer.key_column)
                 check_values(writer, table)  # Its size was checked as it came.

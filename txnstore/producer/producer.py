@@ -132,7 +132,7 @@ class Producer:
         self,
         topic: str,
         value: bytes | Mapping[str, Any] | None = None,
-        key: bytes | None = None,
+        key: bytes | str | float | None = None,
         partition: int | None = None,
         headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None = None,
         timestamp: int | None = None,
@@ -141,9 +141,10 @@ class Producer:
 
         Args:
             topic: The topic's name.
-            value: Bytes, or a mapping of columns for a topic with a schema.
-            key: The key; without ``partition`` it chooses the partition, as in Kafka's Java client. Only for topics
-                without a schema.
+            value: Bytes, or a mapping of columns for a topic with a schema. None: a tombstone, which deletes the key;
+                a topic with a schema has them if it has ``tombstone.column``, and gets a row with that column true.
+            key: The key in bytes; without ``partition`` it chooses the partition, as in Kafka's Java client. In a topic
+                with a schema only of a tombstone: the value of the key column, of the column's type.
             partition: The number of the partition; None: chosen by the key, else one partition per batch.
             headers: Names and values; a name may occur several times. Only for topics without a schema.
             timestamp: Milliseconds since the epoch; None: now. Only for topics without a schema.

@@ -103,20 +103,48 @@ class RowFormat:
         self._key = names.index(writer.topic.key) if writer.topic.key is not None else None
         self._pack = _PACKERS.get(writer.schema.types[self._key]) if self._key is not None else None
 
-    def check(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
-        """Check a row.
+    def check_sent(
+        self, value: object, key: object, headers: object, timestamp: object, now_ms: int
+    ) -> tuple[Any, bytes | None, int, int | None]:
+        """Check what was sent: a row, or without a value the key of a tombstone.
 
         Returns:
             The row as a batch keeps it, its key, its size in bytes, and its event time in milliseconds.
 
         Raises:
-            SchemaMismatchError: The row does not fit the schema.
+            SchemaMismatchError: The row or the key does not fit the schema, or the topic has no tombstones.
         """
+        if headers is not None or timestamp is not None or (key is not None and value is not None):
+            name = self._writer.topic.name
+            msg = f"topic {name!r} has a schema: its key and timestamp are columns, and it has no headers"
+            raise SchemaMismatchError(msg)
+        return self._check(value if value is not None else self._tombstone(key, now_ms), now_ms)
+
+    def _check(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
+        """Check a row."""
         if type(value) is dict:
             row = self._check_plain(value, now_ms)
             if row is not None:
                 return row
         return self._convert_row(value, now_ms)
+
+    def _tombstone(self, key: object, now_ms: int) -> dict[str, Any]:
+        """The row that deletes a key; its other columns are null."""
+        writer = self._writer
+        column, key_column = column_of_tombstones(writer), str(writer.key_column)
+        if key is None:
+            msg = (
+                f"a tombstone of topic {writer.topic.name!r} needs key=: the value of column {key_column!r} "
+                "that it deletes"
+            )
+            raise SchemaMismatchError(msg)
+        row = {key_column: key, column: True}
+        if writer.event_time is not None:  # It may be declared not null.
+            kind = writer.stored.field(writer.event_time).type
+            origin = _EPOCH_UTC if pa.types.is_timestamp(kind) and kind.tz is not None else _EPOCH
+            is_number = pa.types.is_integer(kind)
+            row[writer.event_time] = now_ms if is_number else origin + dt.timedelta(milliseconds=now_ms)
+        return row
 
     def _check_plain(self, row: dict[Any, Any], now_ms: int) -> tuple[Any, bytes | None, int, int | None] | None:
         """Check a row of plain values; None if a value is not plain, or the row does not fit the schema."""
@@ -180,7 +208,7 @@ class RowFormat:
         return table, key_value, table.nbytes, moment
 
     def table(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-        """Convert rows that :meth:`check` returned as tuples to a table of the stored schema."""
+        """Convert rows that :meth:`check_sent` returned as tuples to a table of the stored schema."""
         stored = self._writer.stored
         columns = zip(*rows, strict=True)
         load("pandas")  # pa.array imports it, if it is installed.
@@ -188,12 +216,29 @@ class RowFormat:
         return pa.Table.from_arrays(arrays, schema=stored)
 
 
-def refuse_envelope(writer: TopicWriter, key: object, headers: object, timestamp: object) -> None:
-    """Refuse key, headers and timestamp, which only records of topics without a schema have."""
-    if key is not None or headers is not None or timestamp is not None:
-        name = writer.topic.name
-        msg = f"topic {name!r} has a schema: its key and timestamp are columns, and it has no headers"
+def column_of_tombstones(writer: TopicWriter) -> str:
+    """The ``tombstone.column`` of a typed topic to which a tombstone is written.
+
+    Raises:
+        SchemaMismatchError: It has none, or a tombstone would lack the value of a column that is declared not null.
+    """
+    column, name = writer.tombstone_column, writer.topic.name
+    if column is None:
+        msg = (
+            f"topic {name!r} has a schema and no tombstone.column, so it has no tombstones: name a boolean column of "
+            "it in that setting, or send a row"
+        )
         raise SchemaMismatchError(msg)
+    assert writer.schema is not None
+    given = (writer.key_column, column, writer.event_time)
+    required = [repr(field.name) for field in writer.schema if not field.nullable and field.name not in given]
+    if required:
+        msg = (
+            f"a tombstone of topic {name!r} would have no value in {', '.join(required)}, which the topic declares not "
+            f"null: send a whole row, with {column!r} true"
+        )
+        raise SchemaMismatchError(msg)
+    return column
 
 
 #: The value as Arrow takes it for the column's type, and its size in bytes; None: it is not plain, or does not fit.

@@ -51,7 +51,7 @@ from txnstore.producer.buffer import Buffer
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
-from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_record, refuse_envelope
+from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_record
 from txnstore.producer.topics import REFUSALS, TablePiece, Topics, TopicVersion
 from txnstore.producer.transaction import ABORTED_BY_CLOSE, PendingCommand, ProducerEvent, ProducerState, Transaction
 from txnstore.producer.upload import Uploads
@@ -182,7 +182,7 @@ class Sender:
         self,
         topic: str,
         value: bytes | Mapping[str, Any] | None,
-        key: bytes | None,
+        key: Any,
         partition: int | None,
         headers: Headers | None,
         timestamp: int | None,
@@ -197,8 +197,7 @@ class Sender:
         moment: int | None
         try:
             if version.row_format is not None:
-                refuse_envelope(version.writer, key, headers, timestamp)
-                record, key, size, moment = version.row_format.check(value, now)
+                record, key, size, moment = version.row_format.check_sent(value, key, headers, timestamp, now)
             else:
                 moment = now if timestamp is None else timestamp
                 if (

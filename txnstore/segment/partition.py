@@ -86,6 +86,29 @@ def key_bytes(array: Any, column: str = "key") -> Any:
     )
 
 
+def key_from_bytes(data: bytes, data_type: pa.DataType) -> str | bytes | int | float:
+    """Decode a key, as Kafka's deserializers do; the inverse of :func:`key_bytes`.
+
+    Args:
+        data: The bytes of the key.
+        data_type: The type of the key column.
+
+    Raises:
+        ValueError: They are no value of this type; the message says why.
+    """
+    if (number := _NUMBERS.get(data_type)) is not None:
+        width = np.dtype(number).itemsize
+        if len(data) != width:
+            raise ValueError(f"it has {len(data)} bytes, and {data_type} has {width}")
+        value: int | float = np.frombuffer(data, number)[0].item()
+        return value
+    if pa.types.is_fixed_size_binary(data_type) and len(data) != data_type.byte_width:
+        raise ValueError(f"it has {len(data)} bytes, and {data_type} has {data_type.byte_width}")
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        return data.decode()
+    return data
+
+
 def partition_array(keys: Any, partitions: int) -> _Int32:
     """Return the partition of each key as Kafka's Java client chooses it; -1 where the key is null.
 

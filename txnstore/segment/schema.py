@@ -37,8 +37,8 @@ PARTITION_FIELD = pa.field("_partition", pa.int32())
 OFFSET_FIELD = pa.field("_offset", pa.int64())
 TIMESTAMP_FIELD = pa.field("_timestamp", TIMESTAMP)
 RESERVED_FIELDS = (TOPIC_FIELD, PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD)
-#: A column of cleaned segments of Kafka records, which reads do not show: the time from which a clean may remove this
-#: tombstone, in milliseconds; null in other records.
+#: A column of cleaned segments of topics with tombstones, which reads do not show: the time from which a clean may
+#: remove this tombstone, in milliseconds; null in other records.
 HORIZON_FIELD = pa.field("_timestamp_delete_horizon", pa.int64())
 
 #: The units of a timestamp column that can be the event time.
@@ -69,6 +69,18 @@ def stored_schema(schema: pa.Schema | None) -> pa.Schema:
     if schema is None:
         return RECORD_SCHEMA
     return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def tombstones(table: pa.Table, column: str) -> Any:
+    """Return which rows are tombstones, as booleans without nulls: the one rule, for all topics.
+
+    Args:
+        table: The rows.
+        column: Of Kafka records their value, which a tombstone lacks. Of a typed topic its ``tombstone.column``, a
+            boolean, which is true in a tombstone.
+    """
+    values = table.column(column)
+    return pc.fill_null(values, False) if pa.types.is_boolean(values.type) else values.is_null()
 
 
 def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import confluent_kafka.admin
 import kafka
 import pyarrow as pa
 import pytest
@@ -228,3 +229,133 @@ def test_an_offset_reads_the_same_at_each_gateway(
     assert [record[1] for record in records] == times
     assert [record[2] for record in records] == [expected] * 3
     assert b'"c0":true,"c1":-8,' in (records[0][3] or b"")
+
+
+# Tombstones -----------------------------------------------------------------------------------------------------------
+
+MARKED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("gone", pa.bool_())])
+
+
+def _id(number: int) -> bytes:
+    """A key as Kafka's LongSerializer makes it."""
+    return number.to_bytes(8, "big")
+
+
+@pytest.fixture
+def marked(store: txnstore.Store) -> txnstore.Store:
+    """With a topic that is a table of the newest rows."""
+    config = {"cleanup.policy": "compact", "tombstone.column": "gone", "delete.retention.ms": 0}
+    store.create_topic("marked", schema=MARKED, key="id", config=config)
+    return store
+
+
+def _shown(store: txnstore.Store) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = store.scan("marked", columns=["id", "name", "gone"]).to_table().to_pylist()
+    return shown
+
+
+@pytest.mark.slow
+def test_a_record_without_a_value_is_a_tombstone(marked: txnstore.Store, gateway: RunningGateway) -> None:
+    """In one batch with rows; a clean removes what it deletes, and then itself."""
+    producer = kafka.KafkaProducer(bootstrap_servers=gateway.bootstrap, linger_ms=60_000)
+    sent = [
+        producer.send("marked", b'{"id": 1, "name": "a"}', _id(1)),
+        producer.send("marked", None, _id(1)),
+        producer.send("marked", b'{"id": 2, "name": "b"}'),
+        producer.send("marked", b'{"id": 3, "gone": true}'),
+    ]
+    producer.flush(30)
+    assert [future.get(10).offset for future in sent] == [0, 1, 2, 3]
+    producer.close()
+    kept = {"id": 2, "name": "b", "gone": None}
+    third = {"id": 3, "name": None, "gone": True}
+    assert _shown(marked) == [
+        {"id": 1, "name": "a", "gone": None}, {"id": 1, "name": None, "gone": True}, kept, third,
+    ]  # fmt: skip
+    marked.compact("marked", force=True)
+    assert _shown(marked) == [{"id": 1, "name": None, "gone": True}, kept, third]
+    marked.compact("marked", force=True)
+    assert _shown(marked) == [kept]
+
+
+@pytest.mark.slow
+def test_a_row_that_is_a_tombstone_has_no_value_for_clients(marked: txnstore.Store, gateway: RunningGateway) -> None:
+    """Whatever wrote it, before and after a clean, which does not change what they read."""
+    with marked.producer() as producer:
+        producer.send("marked", {"id": 1, "name": "a"})
+        producer.send("marked", None, key=2)
+        producer.send("marked", {"id": 3, "name": "last", "gone": True})
+    expected = [(0, _id(1), {"id": 1, "name": "a", "gone": None}), (1, _id(2), None), (2, _id(3), None)]
+    for cleaned in (False, True):
+        if cleaned:
+            marked.compact("marked", force=True)
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": gateway.bootstrap, "group.id": "g"})
+        consumer.assign([confluent_kafka.TopicPartition("marked", 0, 0)])
+        messages = [consumer.consume(1, timeout=30)[0] for _ in range(3)]
+        consumer.close()
+        assert [
+            (message.offset(), message.key(), None if message.value() is None else json.loads(message.value() or b""))
+            for message in messages
+        ] == expected
+    assert [row["gone"] for row in _shown(marked)] == [None, True, True]
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (None, "record 1: it has neither a value nor a key: a tombstone deletes a key"),
+        (b"2", "record 1: its key is no value of column 'id': it has 1 bytes, and int64 has 8"),
+    ],
+)
+def test_what_is_no_tombstone_of_a_typed_topic_is_refused(
+    marked: txnstore.Store, gateway: RunningGateway, key: bytes | None, says: str
+) -> None:
+    batch = kafka_batch([(0, 1_000, None, b'{"id": 1}', []), (1, 1_000, key, None, [])])
+    with Client(*gateway.address) as client:
+        answer = client.ask(Api.PRODUCE, 8, produce_fields("marked", batch))
+        (partition,) = answer.responses[0].partition_responses
+        assert (partition.error_code, partition.error_message) == (ErrorCode.invalid_record, says)
+        without = kafka_batch([(0, 1_000, _id(1), None, [])])
+        (partition,) = client.ask(Api.PRODUCE, 8, produce_fields("people", without)).responses[0].partition_responses
+        assert partition.error_code is ErrorCode.invalid_record
+        assert "tombstone.column" in partition.error_message
+    assert _shown(marked) == []
+
+
+def test_a_gateway_finds_the_setting_that_another_process_has_made(
+    store: txnstore.Store, gateway: RunningGateway
+) -> None:
+    store.create_topic("marked", schema=MARKED, key="id")
+    batch = kafka_batch([(0, 1_000, _id(1), None, [])])
+    with Client(*gateway.address) as client:
+        refused = client.ask(Api.PRODUCE, 8, produce_fields("marked", batch)).responses[0].partition_responses[0]
+        assert refused.error_code is ErrorCode.invalid_record
+        with txnstore.open(store.url) as other:
+            other.alter_topic("marked", config={"tombstone.column": "gone"})
+        taken = client.ask(Api.PRODUCE, 8, produce_fields("marked", batch)).responses[0].partition_responses[0]
+        assert taken.error_code is ErrorCode.none
+    assert _shown(store) == [{"id": 1, "name": None, "gone": True}]
+
+
+def test_clients_set_the_column_of_tombstones(store: txnstore.Store, gateway: RunningGateway) -> None:
+    """A wrong one is refused with INVALID_CONFIG, and the reason; a topic that a client creates has no columns."""
+    store.create_topic("marked", schema=MARKED, key="id")
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": gateway.bootstrap})
+
+    def alter(column: str) -> None:
+        entry = confluent_kafka.admin.ConfigEntry(
+            "tombstone.column", column, incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
+        )
+        resource = confluent_kafka.admin.ConfigResource("topic", "marked", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(10)
+
+    with pytest.raises(
+        confluent_kafka.KafkaException, match="must be a boolean column, not one of type string"
+    ) as error:
+        alter("name")
+    assert error.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
+    alter("gone")
+    assert store.topic("marked").config == {"tombstone.column": "gone"}
+    new = confluent_kafka.admin.NewTopic("new", 1, config={"tombstone.column": "gone"})
+    with pytest.raises(confluent_kafka.KafkaException, match="needs a schema"):
+        admin.create_topics([new])["new"].result(10)

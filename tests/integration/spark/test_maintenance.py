@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import txnstore
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("log", "users") for number in range(3)]
+ITEMS = TopicPartition("items", 0)
+ITEM = pa.schema([("id", pa.int64()), ("gone", pa.bool_())])
 
 
 @pytest.fixture
@@ -49,12 +52,17 @@ def store(local_store_url: str, spark: SparkSession) -> Iterator[Store]:
                         producer.send(tp.topic, value, key=b"k%d" % number, partition=tp.partition, timestamp=number)
                 producer.flush()
                 producer.commit_transaction() if outcome == "commit" else producer.abort_transaction()
+        config = {"cleanup.policy": "compact", "tombstone.column": "gone"}
+        created.create_topic("items", schema=ITEM, key="id", config=config)
+        with created.producer() as producer:
+            producer.send_table("items", [{"id": number} for number in range(3)])
+            producer.send("items", None, key=1)
         created.recover()  # Completes the transactions now, not beside what a test compares.
         yield created
 
 
 def test_both_engines_make_the_same_segments(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same plan, the same event: CMP-01, CMP-06, CMP-20."""
+    """The same plan, the same event, tombstones of a typed topic included: CMP-01, CMP-06, CMP-08, CMP-20."""
     monkeypatch.setattr(engine, "_TASKS", 2)  # Several jobs of Spark.
     folder = Path(store.url.removeprefix("file://"))
     store.close()  # The last transaction is completed in the background.
@@ -62,10 +70,12 @@ def test_both_engines_make_the_same_segments(store: Store, tmp_path: Path, monke
     with txnstore.open(tmp_path / "copy") as copy:
         reports = [store.compact(engine="spark"), copy.compact()]
         assert reports[0] == reports[1]
-        assert (reports[0].cleans, reports[0].merges, reports[0].superseded) == (3, 3, 18)
+        assert (reports[0].cleans, reports[0].merges, reports[0].superseded) == (4, 3, 19)
         for tp in PARTITIONS:
             assert [_content(each) for each in batches(store, tp)] == [_content(each) for each in batches(copy, tp)]
-        for topic in ("log", "users"):
+        for each in (store, copy):  # The horizons are of two moments.
+            assert [batch.delete_horizon is None for batch in batches(each, ITEMS)] == [False]
+        for topic in ("log", "users", "items"):
             assert rows(store, topic) == rows(copy, topic)
     assert store.verify(deep=True, engine="spark").ok
     assert store.compact(engine="spark").partitions == ()

@@ -227,7 +227,7 @@ TYPED = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
 
 
 def test_typed_topics_are_cleaned_by_their_key_column(store: Store) -> None:
-    """Typed topics have no tombstones: a row with nulls in all other columns is a value."""
+    """Without ``tombstone.column`` there are no tombstones: a row with nulls in all other columns is a value."""
     store.create_topic("typed", schema=TYPED, key="id", config=COMPACT)
     for number in range(3):
         with store.producer("w") as producer, producer.transaction():

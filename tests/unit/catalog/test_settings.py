@@ -17,7 +17,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 from txnstore.testing import ManualClock
 
-#: Kafka's defaults, and our five.
+#: Kafka's defaults, and our own.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -33,6 +33,7 @@ DEFAULTS = {
     "segment.own.bytes": "262144",
     "segment.format": "parquet",
     "table.format": "none",
+    "tombstone.column": "",
     "compression.type": "zstd",
 }
 
@@ -112,6 +113,8 @@ def test_values_have_one_text_form(name: str, value: object, text: str) -> None:
         ("message.timestamp.type", "createtime"),
         ("segment.format", "orc"),
         ("compression.type", "brotli"),
+        ("tombstone.column", True),
+        ("tombstone.column", None),
     ],
 )
 def test_a_bad_value_names_the_setting(name: str, value: object) -> None:

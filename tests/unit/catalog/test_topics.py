@@ -208,6 +208,43 @@ def test_log_append_time_and_a_timestamp_column_exclude_each_other(bench: Bench)
     unchanged(bench, InvalidConfigError, lambda: bench.store.alter_topic("v", config=config))
 
 
+MARKED = pa.schema([*SCHEMA, ("gone", pa.bool_()), ("left", pa.bool_())])
+
+
+@pytest.mark.parametrize(
+    ("options", "column", "says"),
+    [
+        ({}, "gone", "needs a schema"),
+        ({"schema": MARKED}, "gone", "needs a key column"),
+        ({"schema": MARKED, "key": "id"}, "Gone", "must be one of the columns of the topic, id, name, at, gone, left"),
+        ({"schema": MARKED, "key": "id"}, "id", "must be another column than the key"),
+        ({"schema": MARKED, "key": "id", "timestamp": "at"}, "at", "must be another column than the timestamp"),
+        ({"schema": MARKED, "key": "id"}, "name", "must be a boolean column, not one of type string"),
+    ],
+    ids=str,
+)
+def test_a_column_that_cannot_mark_tombstones_is_refused(bench: Bench, options: Any, column: str, says: str) -> None:
+    config = {"tombstone.column": column}
+    message = unchanged(bench, InvalidConfigError, lambda: bench.store.create_topic("u", **options, config=config))
+    assert message.startswith(f"tombstone.column={column!r} {says}")
+    bench.store.create_topic("v", **options)
+    assert unchanged(bench, InvalidConfigError, lambda: bench.store.alter_topic("v", config=config)) == message
+
+
+def test_tombstones_come_and_go_with_their_setting(bench: Bench) -> None:
+    """Also beside the column itself; and the column stays as long as the topic, as each does."""
+    bench.store.create_topic("u", schema=SCHEMA, key="id")
+    for name in ("gone", "left"):
+        bench.store.alter_topic("u", schema=MARKED, config={"tombstone.column": name})
+        assert bench.store.topic("u").config == {"tombstone.column": name}
+    with pytest.raises(SchemaMismatchError, match="'left' cannot be dropped"):
+        bench.store.alter_topic("u", schema=pa.schema([*SCHEMA, ("gone", pa.bool_())]))
+    bench.store.alter_topic("u", config={"tombstone.column": None})
+    assert bench.store.topic("u").config == {}
+    bench.store.alter_topic("u", config={"tombstone.column": ""})
+    sound(bench.store)
+
+
 def test_an_unknown_option_is_a_type_error(bench: Bench) -> None:
     options: Any = {"replicas": 3}
     for call in (bench.store.create_topic, bench.store.alter_topic):

@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 
 from tests.helpers.arrow_values import TYPES, bits
 from txnstore.catalog.schemas import check_schema
+from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.errors import SchemaMismatchError
 from txnstore.gateway.records.batch import InvalidBatchError
-from txnstore.gateway.records.typed import json_rows, rows_from_json
-from txnstore.segment.schema import stored_schema
+from txnstore.gateway.records.typed import json_rows, rows_from_json, tombstone_values
+from txnstore.segment.partition import key_from_bytes
+from txnstore.segment.schema import records_to_table, schema_to_text, stored_schema
 
 UTC = dt.UTC
 
@@ -254,7 +258,7 @@ def test_a_map_with_equal_keys_is_named_and_others_are_not() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "it has no value, and a topic with a schema has no tombstones"),
+        (None, "it has no value, and a topic with a schema has tombstones only if it has tombstone.column"),
         (b"", "its value is no JSON"),
         (b'{"c":1}{"c":2}', "its value is no JSON"),
         (b'{"c":1', "its value is no JSON"),
@@ -314,3 +318,86 @@ def test_no_records_are_no_rows() -> None:
     assert read(KEYED).equals(KEYED.empty_table())
     keys, values = json_rows(KEYED.empty_table(), "id")
     assert (len(keys), len(values)) == (0, 0)
+
+
+# Tombstones -----------------------------------------------------------------------------------------------------------
+
+
+def writer_of(schema: pa.Schema, timestamp: str | None = None) -> TopicWriter:
+    """A topic whose tombstones are rows with ``gone``."""
+    config = {"tombstone.column": "gone"}
+    return topic_writer(CatalogTopic("t", "id", 1, schema_to_text(schema), "id", timestamp, config))
+
+
+def records_of(*records: tuple[bytes | None, bytes | None], time: int = 5) -> pa.Table:
+    return records_to_table([(key, value, None, time) for key, value in records], 0)
+
+
+def rows_of(writer: TopicWriter, records: pa.Table) -> list[dict[str, Any]]:
+    """The rows that are stored of records."""
+    assert writer.schema is not None
+    values = tombstone_values(records, writer)
+    rows: list[dict[str, Any]] = rows_from_json(values, records["key"], writer.schema, writer.key_column).to_pylist()
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KEYS, ids=str)
+def test_tombstones_are_written_and_read_by_keys_of_any_type(kind: pa.DataType) -> None:
+    schema = pa.schema([("id", kind), ("name", pa.string()), ("gone", pa.bool_())])
+    writer = writer_of(schema)
+    values = next(strategy for one, strategy in TYPES if one == kind)
+
+    @given(st.lists(st.tuples(values, st.sampled_from([None, False, True])), max_size=5))
+    @settings(max_examples=20)
+    def check(rows: list[tuple[Any, bool | None]]) -> None:
+        ids, gone = [row[0] for row in rows], [row[1] for row in rows]
+        table = pa.table([pa.array(ids, kind), ["x"] * len(rows), pa.array(gone, pa.bool_())], schema=schema)
+        keys, texts = json_rows(table, "id", "gone")
+        assert [text is None for text in texts.to_pylist()] == [each is True for each in gone]
+        times = pa.nulls(len(rows), pa.timestamp("ms", "UTC"))
+        again = rows_of(writer, pa.table({"key": keys, "value": texts, "timestamp": times}))
+        assert [row["gone"] for row in again] == gone
+        assert [row["name"] for row in again] == [None if each else "x" for each in gone]
+        canonical = [key_from_bytes(key, kind) for key in keys.to_pylist()]  # Every NaN is one key.
+        assert bits([row["id"] for row in again]) == bits(canonical)
+
+    check()
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (pa.int64(), 1_500),
+        (pa.timestamp("ms"), dt.datetime.fromisoformat("1970-01-01T00:00:01.5")),
+        (pa.timestamp("us"), dt.datetime.fromisoformat("1970-01-01T00:00:01.5")),
+        (pa.timestamp("us", "UTC"), dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)),
+    ],
+    ids=str,
+)
+def test_a_tombstone_has_the_time_of_its_record(kind: pa.DataType, shown: object, *, nullable: bool) -> None:
+    schema = pa.schema([("id", pa.string()), ("gone", pa.bool_()), pa.field("at", kind, nullable)])
+    rows = rows_of(writer_of(schema, "at"), records_of((b"k", None), time=1_500))
+    assert rows == [{"id": "k", "gone": True, "at": shown}]
+
+
+MARKED = pa.schema([("id", pa.int64()), ("gone", pa.bool_())])
+
+
+def test_tombstones_of_a_batch_that_are_none_are_listed() -> None:
+    row = b'{"id": 1}'
+    records = records_of((None, row), (None, None), (b"\0" * 8, None), (b"1", None), (None, b"no JSON"))
+    with pytest.raises(InvalidBatchError) as raised:
+        rows_of(writer_of(MARKED), records)
+    assert [(error.index, error.message) for error in raised.value.record_errors] == [
+        (1, "it has neither a value nor a key: a tombstone deletes a key"),
+        (3, "its key is no value of column 'id': it has 1 bytes, and int64 has 8"),
+    ]
+
+
+def test_tombstones_are_refused_where_another_column_is_not_null() -> None:
+    """A row with that column may be one."""
+    writer = writer_of(pa.schema([*MARKED, pa.field("n", pa.int8(), nullable=False)]))
+    with pytest.raises(SchemaMismatchError, match="would have no value in 'n', which the topic declares not null"):
+        rows_of(writer, records_of((b"\0" * 8, None)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -11,9 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.arrow_values import TYPES
 from txnstore.core.partitioner import murmur2, partition_for_key
 from txnstore.errors import SchemaMismatchError
-from txnstore.segment.partition import is_key_type, key_bytes, murmur2_array, partition_array, split_by_partition
+from txnstore.segment.partition import (
+    is_key_type,
+    key_bytes,
+    key_from_bytes,
+    murmur2_array,
+    partition_array,
+    split_by_partition,
+)
 
 KEYS = st.lists(st.none() | st.binary(max_size=40), max_size=60)
 
@@ -87,6 +96,38 @@ def test_numbers_are_big_endian_as_in_kafkas_serializers(data_type: Any, layout:
 def test_keys_of_fixed_size_and_dictionaries() -> None:
     assert key_bytes(pa.array([b"ab", None], pa.binary(2))).to_pylist() == [b"ab", None]
     assert key_bytes(pa.array(["x", "y", "x"]).dictionary_encode()).to_pylist() == [b"x", b"y", b"x"]
+
+
+_KEY_TYPES = [(kind, values) for kind, values in TYPES if is_key_type(kind)]
+
+
+@pytest.mark.parametrize(("data_type", "values"), _KEY_TYPES, ids=[str(kind) for kind, _ in _KEY_TYPES])
+def test_keys_are_decoded_as_by_kafkas_deserializers(data_type: pa.DataType, values: st.SearchStrategy[Any]) -> None:
+    @settings(deadline=None, max_examples=50)
+    @given(values)
+    def check(value: Any) -> None:
+        encoded = key_bytes(pa.array([value], data_type))
+        decoded = key_from_bytes(encoded[0].as_py(), data_type)
+        assert key_bytes(pa.array([decoded], data_type)) == encoded
+        assert [decoded] == [value] or math.isnan(value)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("data_type", "data", "says"),
+    [
+        (pa.int16(), b"\0", "it has 1 bytes, and int16 has 2"),
+        (pa.int64(), b"5", "it has 1 bytes, and int64 has 8"),
+        (pa.float64(), b"", "it has 0 bytes, and double has 8"),
+        (pa.binary(3), b"abcd", "it has 4 bytes, and fixed_size_binary"),
+        (pa.string(), b"\xff", "can't decode byte 0xff"),
+        (pa.large_string(), b"a\xff", "can't decode byte 0xff"),
+    ],
+)
+def test_bytes_that_are_no_key_of_a_column_are_refused(data_type: pa.DataType, data: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        key_from_bytes(data, data_type)
 
 
 @pytest.mark.parametrize("data_type", [pa.bool_(), pa.uint64(), pa.date32(), pa.list_(pa.int64())])

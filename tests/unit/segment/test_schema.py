@@ -20,6 +20,7 @@ from txnstore.segment.schema import (
     stored_schema,
     timestamp_ranges,
     timestamps_of,
+    tombstones,
 )
 
 NOW = 1_700_000_000_000
@@ -139,3 +140,11 @@ def test_missing_event_times_are_filled(data_type: pa.DataType) -> None:
     assert ms(as_milliseconds(filled["at"], "at"))[1] == NOW
     assert filled["at"][0] == table["at"][0]
     assert fill_timestamps(filled, "at", 1) is filled
+
+
+def test_a_record_without_a_value_and_a_row_that_says_so_are_tombstones() -> None:
+    """The rule is one, and by column: null in the value of records, true in a boolean one."""
+    table = pa.table({"value": pa.array([b"x", None, b""], pa.binary()), "gone": [True, False, None]})
+    assert tombstones(table, "value").to_pylist() == [False, True, False]
+    assert tombstones(table, "gone").to_pylist() == [True, False, False]
+    assert tombstones(table.slice(2), "gone").null_count == 0

@@ -90,7 +90,7 @@ _BROKER_NAMES = {
 }
 #: Settings that no topic of Kafka has. Clients that compare or copy all settings of a topic do not know them, so they
 #: are described where a topic sets them, or where they are asked for.
-_TXNSTORE_ONLY = frozenset({"inline.bytes", "segment.format", "segment.own.bytes", "table.format"})
+_TXNSTORE_ONLY = frozenset({"inline.bytes", "segment.format", "segment.own.bytes", "table.format", "tombstone.column"})
 #: The settings of a group that are properties of the gateway, by Kafka's names for groups.
 _GROUP_PROPERTIES = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",

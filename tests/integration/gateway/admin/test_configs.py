@@ -65,7 +65,7 @@ def test_every_version_describes_all_settings(gateway: ServedStore, version: int
 
 def test_settings_that_kafka_does_not_have_are_described_where_they_are_set_or_asked_for(gateway: ServedStore) -> None:
     """Kafka's own tests know each name that they get; tools that copy a topic set each one."""
-    own = {"inline.bytes", "segment.format", "segment.own.bytes"}
+    own = {"inline.bytes", "segment.format", "segment.own.bytes", "table.format", "tombstone.column"}
     gateway.store.create_topic("plain")
     gateway.store.create_topic("set", config={"inline.bytes": 0})
 
