@@ -422,6 +422,29 @@ def compacted(s: Story) -> None:
 
 
 @story()
+def marked(s: Story) -> None:
+    """A cleaned topic with columns, one of which marks tombstones: they are rows, and their horizons are not shown."""
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("gone", pa.bool_())])
+    s.store.create_topic("t", 2, schema, "id", config={**_CLEANED, "tombstone.column": "gone"})
+    s.step()
+    for number in range(3):
+        with s.store.producer("writer") as producer, producer.transaction():
+            for key in range(6):
+                producer.send("t", {"id": key, "name": f"n{number}", "gone": [None, False, key == 5][number]})
+            producer.send("t", None, key=number)
+        s.step()
+    s.process().compact("t", force=True)
+    s.step(_DAY_MS)
+    with s.store.producer() as producer:
+        producer.send("t", None, key=3)
+    s.step()
+    s.process().compact("t", force=True)
+    s.store.checkpoint()
+    with s.store.producer() as producer:
+        producer.send_table("t", [{"id": 4, "gone": True}, {"id": 5, "name": "again"}])
+
+
+@story()
 def deleted(s: Story) -> None:
     """Deleted records, deleted topics, and topics that are created again; a batch that the log start cuts."""
     for name in ("t", "gone", "again"):

@@ -47,7 +47,7 @@ def gateway(history: History, store: Store, rng: random.Random) -> None:
     for each in lives:
         names = ["_partition", "_offset", "_timestamp"]
         names += ["key", "value", "headers"] if each.schema is None else each.names
-        candidates.append([row_of(each, placed, names) for placed in each.rows[isolation]])
+        candidates.append([_as_read(each, row_of(each, placed, names)) for placed in each.rows[isolation]])
     if not history.reading.injected:
         compare(history, "gateway", f"{shown.name} ({isolation})", candidates, found)
         return
@@ -133,9 +133,12 @@ def _rows(lives: Sequence[Shown], number: int, records: list[DefaultRecord]) -> 
     parsed = None
     for shown in reversed(lives):
         if shown.schema is not None:
-            values = pa.array([record.value for record in records], pa.binary())
+            # Of a tombstone clients get the key only.
+            is_row = [shown.tombstone is None or record.value is not None for record in records]
+            values = pa.array([record.value for record, row in zip(records, is_row, strict=True) if row], pa.binary())
             with suppress(InvalidBatchError):
-                parsed = rows_from_json(values, pa.nulls(len(records), pa.binary()), shown.schema, None).to_pylist()
+                rows = iter(rows_from_json(values, pa.nulls(len(values), pa.binary()), shown.schema, None).to_pylist())
+                parsed = [next(rows) if is_row[at] else _tombstone(shown, record) for at, record in enumerate(records)]
                 break
     for at, record in enumerate(records):
         own = {"_partition": number, "_offset": record.offset, "_timestamp": record.timestamp * 1000}
@@ -144,6 +147,22 @@ def _rows(lives: Sequence[Shown], number: int, records: list[DefaultRecord]) -> 
             yield {**own, "key": record.key, "value": record.value, "headers": headers}
         else:
             yield {**own, **{name: canonical(value) for name, value in parsed[at].items()}}
+
+
+def _tombstone(shown: Shown, record: DefaultRecord) -> dict[str, Any]:
+    """The row of a tombstone as far as clients see it."""
+    assert shown.key is not None
+    assert shown.tombstone is not None
+    assert record.key is not None
+    return {**dict.fromkeys(shown.names), shown.key: record.key.decode(), shown.tombstone: True}
+
+
+def _as_read(shown: Shown, row: dict[str, Any]) -> dict[str, Any]:
+    """A row as clients see it."""
+    if shown.tombstone is None or row[shown.tombstone] is not True:
+        return row
+    seen = {"_partition", "_offset", "_timestamp", shown.key, shown.tombstone}
+    return {name: value if name in seen else None for name, value in row.items()}
 
 
 READS["gateway"] = gateway

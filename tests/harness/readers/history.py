@@ -207,6 +207,11 @@ def is_narrow(seed: int) -> bool:
     return seed % 2 == 1
 
 
+def is_marked(seed: int) -> bool:
+    """Whether typed topics of a history have tombstones: in half of those that are mostly upkeep."""
+    return seed % 4 == 3
+
+
 class History:
     """A store with its model.
 
@@ -224,6 +229,8 @@ class History:
         #: Whether there are few topics, most of which upkeep has much to do with.
         self.narrow = is_narrow(seed)
         self.rights = rng.random() < 0.4
+        #: Whether topics with a key column have one that marks tombstones.
+        self.marks = is_marked(seed)
         self.model = Model()
         self.coverage = Coverage()
         self.processes = [self._process(first=True), self._process(), self._process()]
@@ -540,6 +547,9 @@ class History:
         key = "name" if schema is not None and (compacted or rng.random() < 0.6) else None
         times = [] if schema is None else [each.name for each in schema if pa.types.is_timestamp(each.type)]
         timestamp = None if "message.timestamp.type" in config else rng.choice([None, *times])
+        if schema is not None and key is not None and self.marks:
+            config["tombstone.column"] = f"gone{life}"
+            schema = schema.append(pa.field(f"gone{life}", pa.bool_()))
         partitions = rng.randint(1, 3)
         store.create_topic(name, partitions, schema, key, timestamp, config)
         texts = {setting: str(value) for setting, value in config.items()}
@@ -666,6 +676,10 @@ class History:
             "id": list(range(first, first + count)),
             "name": [f"n{rng.randrange(5)}" for _ in range(count)],
         }
+        mark = topic.tombstone
+        if mark is not None:
+            marks = random.Random(f"{self.seed} tombstones of {first}")
+            columns[mark] = [marks.choice([None, None, False, True]) for _ in range(count)]
         for each in topic.schema:
             if each.name not in columns:
                 columns[each.name] = values.column(rng, each.type, count)
@@ -679,7 +693,8 @@ class History:
             time = None if topic.timestamp is None else row[topic.timestamp]
             moment = None if time is None else values.canonical(time) // 1000
             key = None if topic.key is None else row[topic.key]
-            self.model.sent[row["id"]] = Rec(row["id"], row, txn, key, timestamp=moment)
+            is_tombstone = mark is not None and row[mark] is True
+            self.model.sent[row["id"]] = Rec(row["id"], row, txn, key, is_tombstone, moment)
         producer.send_table(topic.name, table, partition)
 
     def _with_times(self, rng: random.Random, table: pa.Table, name: str) -> pa.Table:

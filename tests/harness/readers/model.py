@@ -135,6 +135,11 @@ class Topic:
         return ["key", "value", "headers", "timestamp"] if self.schema is None else list(self.schema.names)
 
     @property
+    def tombstone(self) -> str | None:
+        """The column that marks tombstones; None: there is none."""
+        return self.config.get("tombstone.column")
+
+    @property
     def has_table(self) -> bool:
         return self.config.get("table.format") == "iceberg"
 
@@ -157,6 +162,8 @@ class Shown:
     ends: tuple[int, ...]
     rows: Mapping[str, list[Placed]]
     has_table: bool
+    key: str | None
+    tombstone: str | None
 
 
 #: What readers see of all topics at a moment.
@@ -183,6 +190,8 @@ class Model:
                 tuple(max([part.log_start, *(offset + 1 for offset in part.past)]) for part in topic.parts),
                 {isolation: topic.placed(isolation) for isolation in ISOLATIONS},
                 topic.has_table,
+                topic.key,
+                topic.tombstone,
             )
             for name, topic in self.topics.items()
         }

@@ -30,7 +30,11 @@ class KeyedProducer(TransactionalProducer):
         self, process: Process, producer: Producer, plan: list[tuple[str, int, int]], futures: list[RecordFuture]
     ) -> None:
         for topic, number, value in plan:
-            futures.append(producer.send(topic, b"%d" % value, key=self._key(), partition=number))
+            if self.world.keyed_rows:
+                row = {"value": b"%d" % value, "key": self._key()}
+                futures.append(producer.send(topic, row, partition=number))
+            else:
+                futures.append(producer.send(topic, b"%d" % value, key=self._key(), partition=number))
             if self.rng.random() < 0.3:
                 producer.send(topic, None, key=self._key(), partition=number)
             if self.rng.random() < 0.3:

@@ -147,6 +147,8 @@ class World:
         self._incarnations: dict[str, int] = {}
         #: None in a run without administrators.
         self.rulebook: Rulebook | None = None
+        #: Whether the cleaned topic is typed: its tombstones are rows.
+        self.keyed_rows = self.rng("keyed rows").random() < 0.5
         #: The randomness of what topics have a table; None in a run without tables.
         self._tables: random.Random | None = None
         if any(name.startswith("publish:") for name in settings.actors):
@@ -191,11 +193,15 @@ class World:
             config["table.format"] = "iceberg"
         if name == SIDE and any(actor.startswith("spread:") for actor in self.settings.actors):
             config["message.timestamp.type"] = "LogAppendTime"
+        schema = None
         if name == KEYED:
             config |= {"cleanup.policy": "compact", "delete.retention.ms": 60_000}
+            if self.keyed_rows:
+                schema = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("gone", pa.bool_())])
+                config["tombstone.column"] = "gone"
         if name == TARGET and any(actor.startswith("shorten:") for actor in self.settings.actors):
             config["retention.bytes"] = 20_000  # A few batches: compactions delete the oldest, too.
-        store.create_topic(name, partitions=partitions, config=config)
+        store.create_topic(name, partitions, schema, "key" if schema is not None else None, config=config)
 
     @property
     def _format(self) -> dict[str, object]:
