@@ -129,6 +129,12 @@ def _parse_list(value: object) -> str:
 #: The setting that gives a topic a table, and the one that gives a typed topic tombstones.
 TABLE_FORMAT, TOMBSTONE_COLUMN = "table.format", "tombstone.column"
 
+
+def publishes_table(config: Mapping[str, str]) -> bool:
+    """Whether the stored settings of a topic give it a table."""
+    return config.get(TABLE_FORMAT) == "iceberg"
+
+
 #: All settings.
 SETTINGS: tuple[Setting, ...] = (
     Setting(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txnstore.catalog import schemas
 from txnstore.catalog.iceberg.columns import check_columns
 from txnstore.catalog.iceberg.location import location_of
-from txnstore.catalog.settings import TABLE_FORMAT, TopicConfig, check_setting
+from txnstore.catalog.settings import TopicConfig, check_setting, publishes_table
 from txnstore.chain import keys
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.model import Command
@@ -198,8 +198,7 @@ def check_table_location(objects: ObjectStore, topic: CatalogTopic, old: Catalog
         topic: The new version of the topic.
         old: The version before, whose table is not checked again: the store may have been moved. None: a new topic.
     """
-    table_format = topic.config.get(TABLE_FORMAT)
-    if table_format == "iceberg" and (old is None or old.config.get(TABLE_FORMAT) != table_format):
+    if publishes_table(topic.config) and (old is None or not publishes_table(old.config)):
         location_of(objects)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.compactor.doctor.findings import Finding, Severity
 from txnstore.connection import Connection
 from txnstore.core.view import View
@@ -23,7 +23,7 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
 
     Costs the requests that find the newest cut, one GET for each chain with newer entries, and four for each table.
     """
-    topics = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
+    topics = [topic.name for topic in view.sorted_topics() if publishes_table(topic.config)]
     if not topics:
         return
     sync_command = "txnstore table sync"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.identity import document_of
@@ -310,7 +310,7 @@ class _Vacuum:
     @property
     def _has_tables(self) -> bool:
         """Whether a topic has a table."""
-        return any(topic.config.get(TABLE_FORMAT) for topic in self._connection.view(refresh=False).topics.values())
+        return any(publishes_table(topic.config) for topic in self._connection.view(refresh=False).topics.values())
 
     def _publish_tables(self, *, tables: bool) -> str:
         """Publish the tables; return why that failed, or an empty text.

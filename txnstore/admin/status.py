@@ -7,7 +7,7 @@ from functools import partial
 
 from txnstore.admin.groups import list_groups
 from txnstore.admin.upkeep import maintenance_status, retention_status
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
@@ -98,7 +98,7 @@ def _partition_status(tp: TopicPartition, log: Partition, blocked_records: int) 
 
 def _table_status(connection: Connection, view: View) -> tuple[TableStatus, ...]:
     """Return the published version of each table topic, and how far it is behind the view."""
-    names = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
+    names = [topic.name for topic in view.sorted_topics() if publishes_table(topic.config)]
     cut = published_of(connection).newest() if names else None
     if cut is None:
         return tuple(TableStatus(name, 0, 0, 0, view.sequence, 0.0) for name in names)

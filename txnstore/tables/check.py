@@ -13,7 +13,7 @@ from txnstore.catalog.iceberg.columns import table_columns
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.catalog.iceberg.location import Location, location_of
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
@@ -94,7 +94,7 @@ def check_tables(connection: Connection, *, deep: bool) -> CheckReport:
 def _unpublished_tables(connection: Connection) -> Iterator[TableProblem]:
     """The tables of a store where nothing is published: not yet, or all was deleted."""
     for topic in connection.view().sorted_topics():
-        if topic.config.get(TABLE_FORMAT) == "iceberg":
+        if publishes_table(topic.config):
             yield TableProblem(topic.name, "it is not published yet: `txnstore table sync` does it")
 
 

@@ -21,7 +21,7 @@ from txnstore.catalog.iceberg.files import TableFiles
 from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.catalog.iceberg.manifest import avro
 from txnstore.catalog.iceberg.metadata import TableMetadata
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.chain.codec import content_hash, encode
 from txnstore.connection import Connection
@@ -214,7 +214,7 @@ class Publisher:
         if checks_names:
             self._names_checked_at = began
         view = connection.unblocked(connection.view())
-        topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
+        topics = {topic.name: topic for topic in view.sorted_topics() if publishes_table(topic.config)}
         to_rebuild = _topics_to_rebuild(rebuild, topics, view)
         if cut is not None and cut.has_tables and not to_rebuild >= topics.keys():
             is_unchecked = checks_names or cut.publication_id != self._checked_publication

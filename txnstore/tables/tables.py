@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
 from txnstore.catalog.iceberg.location import Location, location_of
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import TABLE_FORMAT, publishes_table
 from txnstore.catalog.topics import alter_topic
 from txnstore.chain import keys
 from txnstore.connection import Connection
@@ -129,7 +129,7 @@ class Tables:
         """
         location_of(self._connection.objects)
         view = self._connection.view()
-        if view.find_topic(topic).config.get(TABLE_FORMAT) == "iceberg":
+        if publishes_table(view.find_topic(topic).config):
             return 0
         alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: "iceberg"})
         return sum(DIRECT.opens(batch) for _, log in view.partitions_of(topic) for batch in log.batches)
@@ -248,7 +248,7 @@ class Tables:
 
     def _topics(self) -> dict[str, CatalogTopic]:
         topics = self._connection.view().sorted_topics()
-        return {topic.name: topic for topic in topics if topic.config.get(TABLE_FORMAT) == "iceberg"}
+        return {topic.name: topic for topic in topics if publishes_table(topic.config)}
 
     def _describe(
         self,

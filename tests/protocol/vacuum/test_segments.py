@@ -49,6 +49,12 @@ def store(clock: ManualClock, objects: HookStore, chains: int) -> Store:
     return store
 
 
+def test_a_table_format_of_none_is_no_table(store: Store) -> None:
+    """A store in memory can publish none."""
+    store.create_topic("plain", config={"table.format": "none"})
+    assert store.vacuum().tables == ""
+
+
 # The grace period -----------------------------------------------------------------------------------------------------
 
 
