@@ -7,7 +7,6 @@ stay. See docs/internals/design/compaction.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,16 +18,12 @@ import pyarrow.compute as pc
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.compactor.compact.clean_plan import CleanPlan
 from txnstore.compactor.compact.copying import Copying
-from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.newest import NewestByKey, Offsets
-from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch
 from txnstore.core.log.sums import ConservedSums
 from txnstore.read.rows import Columns
-from txnstore.runtime import Runtime
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, tombstones
-from txnstore.storage.base import ObjectStore
 
 
 @dataclass(slots=True)
@@ -61,27 +56,15 @@ class Clean:
     """One clean of one partition.
 
     Args:
-        pool: Fetches and decodes concurrently.
-        runtime: Names the new segments.
+        copying: Copies what stays of the sources of the plan.
         plan: What to clean.
         now: The time in ms by the clock of the storage.
-        target_bytes: The maximum size of a new segment.
     """
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        pool: Executor,
-        runtime: Runtime,
-        topic: CatalogTopic,
-        plan: CleanPlan,
-        now: int,
-        target_bytes: int,
-        memory: Memory,
-    ) -> None:
-        self._topic, self._plan, self._now, self._memory = topic, plan, now, memory
-        self._writer: TopicWriter = topic_writer(topic)
-        self._copying = Copying(objects, pool, runtime, topic, plan, target_bytes, memory)
+    def __init__(self, copying: Copying, plan: CleanPlan, now: int) -> None:
+        self._copying, self._plan, self._now = copying, plan, now
+        self._topic, self._memory = copying.topic, copying.memory
+        self._writer: TopicWriter = topic_writer(copying.topic)
         self._done = Cleaned()
         # A tombstone above the LSO is still to be seen by readers, and to remove records below the LSO.
         self._tombstone_column = self._writer.tombstone_column if not plan.past_hw else None

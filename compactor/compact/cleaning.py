@@ -11,6 +11,7 @@ from functools import partial
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.compact.clean import Clean, Cleaned
 from txnstore.compactor.compact.clean_plan import CleanPlan, plan_clean, plan_past_hw
+from txnstore.compactor.compact.copying import Copying
 from txnstore.compactor.compact.failures import PARTIAL, Failures
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.options import CompactionOptions
@@ -133,7 +134,8 @@ def _clean_partition(
     target_bytes: int,
     memory: Memory,
 ) -> Cleaned:
-    return Clean(objects, pool, runtime, topic, plan, now, target_bytes, memory).run()
+    copying = Copying(objects, pool, runtime, topic, plan, target_bytes, memory)
+    return Clean(copying, plan, now).run()
 
 
 def _replace_cleaned(

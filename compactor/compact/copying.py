@@ -43,7 +43,9 @@ class Copying:
     Args:
         pool: Fetches, decodes, hashes and encodes concurrently.
         runtime: Names the new segments.
+        topic: The topic of the sources.
         target_bytes: The maximum size of a new segment.
+        memory: How much is in memory at a time.
     """
 
     def __init__(
@@ -57,7 +59,8 @@ class Copying:
         memory: Memory,
     ) -> None:
         self._objects, self._pool, self._runtime = objects, pool, runtime
-        self._plan, self._target_bytes, self._memory = plan, target_bytes, memory
+        self.topic, self.memory = topic, memory
+        self._plan, self._target_bytes = plan, target_bytes
         self._writer: TopicWriter = topic_writer(topic)
         hidden = [HORIZON_FIELD] if self._writer.tombstone_column is not None else []
         self._columns = Columns.of_segments(topic, Layout.MERGED, hidden=hidden, conserves=True)
@@ -89,7 +92,7 @@ class Copying:
     def tables(self, sources: tuple[Slice, ...], columns: Columns) -> Iterator[pa.Table]:
         """The tables of the sources in offset order, checked."""
         order = RowOrder(self._plan.tp, sources)
-        for table in read_sources(self._objects, self._pool, sources, columns, self._memory):
+        for table in read_sources(self._objects, self._pool, sources, columns, self.memory):
             order.add(table.column(OFFSET_FIELD.name).to_numpy())
             yield table
             del table  # Else it is in memory while the next one is decoded.
@@ -97,7 +100,7 @@ class Copying:
 
     def _copy_together(self, sources: tuple[Slice, ...], select: Select) -> None:
         """Copy the surviving rows of several batches into segments that they share."""
-        with closing(_PendingSegments()) as pending, BackgroundQueue(self._pool, self._memory) as writing:
+        with closing(_PendingSegments()) as pending, BackgroundQueue(self._pool, self.memory) as writing:
             for table in self.tables(sources, self._columns):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 rows = select(table)
@@ -119,7 +122,7 @@ class Copying:
                 schema,
                 config.segment_format,
                 config.compression,
-                row_group_bytes=self._memory.rows,
+                row_group_bytes=self.memory.rows,
                 for_table=config.has_table,
             )
         pending.writer.append(rows)
@@ -132,7 +135,7 @@ class Copying:
         self._collect_sums()
         stays = np.zeros(len(offsets), np.bool_)
         stays[np.searchsorted(offsets, remaining)] = True  # Both ascend, and one is a part of the other.
-        task = begin(self._pool, self._memory, partial(_sums_of_parts, table, stays))
+        task = begin(self._pool, self.memory, partial(_sums_of_parts, table, stays))
         self._sums_tasks.append(task)
         return task
 
