@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tests.harness.simulation.settings import drawn
 from tests.harness.simulation.simulation import simulate
 from tests.harness.simulation.storage import HIDDEN, INTERRUPTED, OBJECT_LOST, OPERATED, POWER_LOST
-from txnstore import BlockedReadWarning
+from txnstore import BlockedReadWarning, UnmaintainedStoreWarning
 
 #: Faults that a trace has as an answer.
 _TOLD = frozenset({HIDDEN, INTERRUPTED, POWER_LOST, OBJECT_LOST, OPERATED})
@@ -32,13 +32,14 @@ class Result:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the log of the library, which reports the injected faults, and its warnings of open transactions."""
+    """Silence the log of the library, which reports the injected faults, and its warnings of what runs on purpose."""
     logger = logging.getLogger("txnstore")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BlockedReadWarning)
+            for category in (BlockedReadWarning, UnmaintainedStoreWarning):
+                warnings.simplefilter("ignore", category)
             yield
     finally:
         logger.setLevel(level)
