@@ -236,7 +236,8 @@ def prove(cut: BackupDocument, target: ObjectStore, runtime: Runtime, *, verify:
         first, more = violations[0], len(violations) - 1
         msg = (
             f"the copy at {redact(target.url)} is damaged: {first.subject}: {first.message}"
-            f"{f', and {more} more' if more else ''}. Delete the object there, and copy again: it is copied anew"
+            f"{f', and {more} more' if more else ''}. Delete the object there, and repeat the command: it copies the "
+            "object again"
         )
         raise CorruptionError(msg)
     return cut

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.chain.backups import BackupDocument, BackupObjects, is_later
 from txnstore.chain.chains import read_if_there
@@ -15,7 +16,9 @@ from txnstore.chain.codec import CopyDocument, encode
 from txnstore.compactor.backup.backup import BackupProgress, Copy, complete_backup, prove
 from txnstore.compactor.backup.copying import Copier
 from txnstore.compactor.backup.target import prepare
+from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.connection import Connection
+from txnstore.core.model import TopicPartition
 from txnstore.errors import BackupError, TxnStoreError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import Claim, ObjectInfo, ObjectStore
@@ -24,6 +27,9 @@ from txnstore.storage.redact import redact
 from txnstore.tables.tables import Tables
 
 _LOG = logging.getLogger(__name__)
+
+#: What a restore leases. No topic has such a name.
+_RESTORE_LEASE = TopicPartition(":restore", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,8 @@ def restore(
         progress: Called now and then.
 
     Raises:
-        BackupError: The target is not empty, or the source has no complete cut.
+        BackupError: The target is not empty, the source has no complete cut, or another restore to this place runs, or
+            was killed less than three minutes ago.
         CorruptionError: The backup is damaged; there is no store yet.
         StorageError: A storage failed, or is full. Calling again continues.
     """
@@ -79,11 +86,12 @@ def restore(
             "makes a store of it; else give an empty folder or prefix"
         )
         raise BackupError(msg)
-    copier, copy = Copier(source.objects, target, source.pool), Copy(source, target, progress)
-    cut = copy.copy_cut(document, copier)
-    source.close()  # Its state needs as much memory as that of the copy, which is opened now.
-    prove(cut, target, source.runtime, verify=verify)
-    report = _make_store(cut, target, source.runtime, source.principal, new_identity=new_identity)
+    with _alone(target, source.keys, source.runtime):
+        copier, copy = Copier(source.objects, target, source.pool), Copy(source, target, progress)
+        cut = copy.copy_cut(document, copier)
+        source.close()  # Its state needs as much memory as that of the copy, which is opened now.
+        prove(cut, target, source.runtime, verify=verify)
+        report = _make_store(cut, target, source.runtime, source.principal, new_identity=new_identity)
     return replace(report, copied=copier.objects, bytes=copier.bytes, verified=verify)
 
 
@@ -95,9 +103,30 @@ def restore_in_place(
     The arguments and errors are those of :func:`restore`.
     """
     _check_no_store(target)
-    cut = prove(complete_backup(target), target, runtime, verify=verify)
+    cut = complete_backup(target)
     probe_once(target, runtime.new_id)
-    return replace(_make_store(cut, target, runtime, principal, new_identity=new_identity), verified=verify)
+    with _alone(target, keys.Keys(cut.document.store_id), runtime):
+        prove(cut, target, runtime, verify=verify)
+        report = _make_store(cut, target, runtime, principal, new_identity=new_identity)
+    return replace(report, verified=verify)
+
+
+@contextmanager
+def _alone(target: ObjectStore, names: keys.Keys, runtime: Runtime) -> Iterator[None]:
+    """Hold the place of a restore: another one would overwrite or delete entries that the store has got since.
+
+    Raises:
+        BackupError: Another restore holds it.
+    """
+    with CompactionLease(target, names, runtime) as lease:
+        if not lease.take(lambda held: {_RESTORE_LEASE} - held):
+            msg = (
+                f"nothing was copied: another restore to {redact(target.url)} is running, or was killed less than "
+                "three minutes ago. Wait until it has ended, or for so long"
+            )
+            raise BackupError(msg)
+        _check_no_store(target)  # Another restore may have made one just now.
+        yield
 
 
 def _make_store(
@@ -149,7 +178,7 @@ def _write_hints(cut: BackupDocument, target: ObjectStore, runtime: Runtime) -> 
 
 def _publish_tables(restored: Connection) -> str:
     """Publish the tables, of which a backup has nothing; return why that failed, or an empty text."""
-    if not any(topic.config.get(TABLE_FORMAT) for topic in restored.view(refresh=False).topics.values()):
+    if not any(publishes_table(topic.config) for topic in restored.view(refresh=False).topics.values()):
         return ""
     try:
         Tables(restored).sync()

@@ -26,9 +26,17 @@ PARTITIONS = 2
 class Watched:
     """A storage in which something happens before a request: ``before`` is called once, at a key with this text."""
 
-    def __init__(self, inner: Any, at: str = "", operation: str = "get", skip: int = 0) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        at: str = "",
+        before: Callable[[], object] | None = None,
+        *,
+        operation: str = "get",
+        skip: int = 0,
+    ) -> None:
         self.inner, self._at, self._operation, self._skip = inner, at, operation, skip
-        self.before: Callable[[], object] | None = None
+        self.before = before
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -34,8 +34,8 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
-from txnstore.testing import FaultStore, ManualClock
-from txnstore.testing.faults import no_faults
+from txnstore.testing import Fault, FaultStore, ManualClock
+from txnstore.testing.faults import no_faults, on
 
 
 class Untouchable(Watched):
@@ -176,9 +176,8 @@ def test_a_vacuum_that_deletes_what_the_cut_names_leads_to_a_new_cut(
 ) -> None:
     for number in range(4):
         everywhere(store, b"%d" % number)
-    source = Watched(objects, "topics/own", skip=skip)
+    source = Watched(objects, "topics/own", lambda: replace_segments(store, clock), skip=skip)
     before = store.snapshot().heads
-    source.before = lambda: replace_segments(store, clock)
     report = back_up(source, target, clock)
     assert report.heads == store.snapshot().heads > before
     check_copy(store, target, clock)
@@ -192,8 +191,7 @@ def test_history_that_is_deleted_between_two_lists_leads_to_a_new_cut(
     for number in range(4):
         everywhere(store, b"%d" % number)
         store.checkpoint()
-    source = Watched(objects, f"/{folder}/", "list")
-    source.before = lambda: replace_segments(store, clock)
+    source = Watched(objects, f"/{folder}/", lambda: replace_segments(store, clock), operation="list")
     back_up(source, target, clock)
     check_copy(store, target, clock)
 
@@ -250,8 +248,7 @@ def test_records_that_are_erased_from_entries_meanwhile_lead_to_a_new_cut(
     """The line of an entry stays, so the entry is there, and the cut that was taken before needs what it had."""
     for number in range(3):
         commit(store, [b"%d" % number])
-    source = Watched(objects, "/entries/", "list")
-    source.before = lambda: store.erase("t", key=b"k0")
+    source = Watched(objects, "/entries/", lambda: store.erase("t", key=b"k0"), operation="list")
     report = back_up(source, target, clock)
     assert report.heads == store.snapshot().heads
     copy = check_copy(store, target, clock)
@@ -360,14 +357,13 @@ def test_two_backups_at_once_to_one_target(
 ) -> None:
     """The one that ends last takes another cut, which has all that the other one has."""
     everywhere(store, b"1")
-    place = Watched(target, "backups/00000000000000000001", "put_if_absent")
 
     def other() -> None:
         everywhere(store, b"2")
         back_up(objects, target, clock)
         everywhere(store, b"3")
 
-    place.before = other
+    place = Watched(target, "backups/00000000000000000001", other, operation="put_if_absent")
     report = back_up(objects, place, clock)
     assert (report.cut, report.heads) == (2, store.snapshot().heads)
     check_copy(store, target, clock)
@@ -456,13 +452,8 @@ def test_an_unfinished_copy_is_no_store_for_any_command(
     store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
     everywhere(store, b"1")
-    place = Watched(target, "topics/own", "put")
-
-    def fail() -> None:
-        raise errors.StorageFullError("The disk is full.")
-
-    place.before = fail
-    with pytest.raises(errors.StorageFullError):
+    place = FaultStore(target, on(Fault.ERROR_BEFORE, "put", key_contains="topics/own"))
+    with pytest.raises(errors.StorageError):
         back_up(objects, place, clock)
     unfinished = "is not complete: .* was interrupted. Run it again: it continues"
     for command in (

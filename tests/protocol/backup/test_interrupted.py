@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.helpers.backups import (
     PARTITIONS,
+    Watched,
     back_up,
     check_copy,
     check_opens,
@@ -19,13 +22,16 @@ from tests.helpers.backups import (
 from tests.helpers.compaction import DAY_MS, HOUR_MS, runtime
 from txnstore import errors
 from txnstore.chain.backups import newest_backup
+from txnstore.chain.keys import LEASES
 from txnstore.compactor import restore_in_place
+from txnstore.compactor.compact.lease import DURATION_MS
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.model import TopicPartition
+from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash
-from txnstore.testing.faults import crash_at, no_faults, on, script
+from txnstore.testing.faults import Plan, crash_at, no_faults, on, script
 
 #: The rounds of the long test.
 ROUNDS = 200
@@ -44,6 +50,16 @@ def copy_of(objects: MemoryStore, clock: ManualClock) -> MemoryStore:
     for item in objects.list(""):
         copied.put(item.key, objects.get(item.key))
     return copied
+
+
+def at_request(number: int, call: Callable[[], object]) -> Plan:
+    """Do something at a request, which does not fail."""
+
+    def plan(n: int, _operation: str, _key: str) -> None:
+        if n == number:
+            call()
+
+    return plan
 
 
 def heads_of(target: MemoryStore) -> list[int]:
@@ -107,6 +123,38 @@ def test_a_request_that_fails_fails_the_backup_or_not_at_all(
         check_opens(store, target, clock)
 
 
+@pytest.mark.slow
+def test_a_backup_in_the_middle_of_an_erasure_is_one_cut(
+    objects: MemoryStore, clock: ManualClock, chains: int
+) -> None:
+    """Each shows the records of the key in all their partitions or in none, and the next backup shows none."""
+    store = new_store(objects, clock, chains)
+    for values in ((b"1", b"2"), (b"x" * 70_000, b"3")):
+        with store.producer("writer") as producer, producer.transaction():
+            for partition, value in enumerate(values):
+                producer.send("own", value, key=b"ann", partition=partition)
+                producer.send("own", value, key=b"bob", partition=partition)
+    counting = FaultStore(copy_of(objects, clock), no_faults)
+    with open_on(counting, runtime=one_thread(clock)) as erasing:
+        opening = len(counting.requests)
+        assert erasing.erase("own", key=b"ann").records == 4
+    found = set[int]()
+    for number in range(opening + 1, len(counting.requests) + 1, 3):
+        source, target = copy_of(objects, clock), MemoryStore(clock=clock)
+        plan = at_request(number, partial(back_up, source, target, clock, verify=True))
+        with open_on(FaultStore(source, plan), runtime=one_thread(clock)) as erasing:
+            erasing.erase("own", key=b"ann")
+        for is_later in (False, True):
+            if is_later:
+                back_up(source, target, clock, verify=True)
+            with open_on(target, read_only=True, runtime=one_thread(clock)) as copy:
+                rows = [row["key"] for row in copy.scan("own").to_table().to_pylist()]
+            assert rows.count(b"bob") == 4
+            found.add(rows.count(b"ann"))
+            assert not is_later or b"ann" not in rows
+    assert {0, 4} <= found
+
+
 def test_a_restore_killed_at_each_request_is_completed_by_the_next(
     objects: MemoryStore, clock: ManualClock, chains: int
 ) -> None:
@@ -122,11 +170,64 @@ def test_a_restore_killed_at_each_request_is_completed_by_the_next(
             restore_from(backup, FaultStore(target, crash_at(number)), clock)
         except SimulatedCrash:
             if not target.list("store.json"):
+                clock.advance(DURATION_MS + 1)
                 restore_from(backup, target, clock)
         else:
             break
         check_opens(store, target, clock)
     check_copy(store, target, clock)
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_second_restore_to_a_place_is_refused(
+    objects: MemoryStore, clock: ManualClock, chains: int, is_in_place: bool
+) -> None:
+    """It would delete, as later than the cut, what writers of the store of the first one have committed."""
+    store, backup = new_store(objects, clock, chains), MemoryStore(clock=clock)
+    everywhere(store, b"1")
+    back_up(objects, backup, clock)
+    target = backup if is_in_place else MemoryStore(clock=clock)
+
+    def run(place: ObjectStore) -> None:
+        if is_in_place:
+            restore_in_place(place, one_thread(clock), ANONYMOUS)
+        else:
+            restore_from(backup, place, clock)
+
+    def run_another() -> None:
+        with pytest.raises(
+            errors.BackupError, match=r"another restore to .* is running, or was killed less than three"
+        ):
+            run(target)
+
+    place = Watched(target, "store.json", run_another, operation="put_if_absent")
+    run(place)
+    assert place.before is None
+    check_copy(store, target, clock)
+    assert not target.list(LEASES)
+
+
+def test_a_restore_that_stood_still_does_not_touch_the_store_that_another_one_made(
+    objects: MemoryStore, clock: ManualClock, chains: int
+) -> None:
+    store, backup, target = new_store(objects, clock, chains), MemoryStore(clock=clock), MemoryStore(clock=clock)
+    everywhere(store, b"1")
+    back_up(objects, backup, clock)
+
+    def restore_and_commit() -> None:
+        clock.advance(DURATION_MS + 1)
+        restore_from(backup, target, clock)
+        with open_on(target, runtime=runtime(clock)) as restored:
+            everywhere(restored, b"2")
+
+    place = Watched(target, "topics/own", restore_and_commit, operation="put")
+    # What it has proved its copy by may be of the other one by now, such as a hint.
+    with pytest.raises((errors.BackupError, errors.CorruptionError)):
+        restore_from(backup, place, clock)
+    with open_on(target, read_only=True, runtime=runtime(clock)) as restored:
+        assert restored.verify(deep=True).ok
+        assert min(restored.snapshot().heads) > 0
+        assert restored.scan("t").to_table().num_rows == 2 * PARTITIONS
 
 
 def test_what_an_interrupted_backup_left_of_another_history_is_in_no_later_cut(

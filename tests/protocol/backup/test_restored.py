@@ -11,9 +11,12 @@ from tests.helpers.aging import age
 from tests.helpers.backups import PARTITIONS, back_up, everywhere, restore_from, shown
 from tests.helpers.compaction import reopen, runtime
 from tests.helpers.connections import connection_of
+from tests.helpers.shop import ADMIN, ALICE, allow
 from tests.helpers.table_stores import runtime as table_runtime
 from tests.helpers.table_stores import send, store_with_tables
 from txnstore import errors
+from txnstore.compactor import restore
+from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
@@ -67,6 +70,31 @@ def test_a_store_in_the_place_of_the_original_continues_it(
     everywhere(restored, b"2")
     assert restored.verify(deep=True).ok
     assert all(finding.severity.value in ("ok", "note") for finding in restored.doctor().findings)
+
+
+def test_the_rules_come_along_and_are_those_of_a_restore(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """Who may not read a topic restores nothing from a backup; the records of a restored store are as protected."""
+    backup, place = MemoryStore(clock=clock), MemoryStore(clock=clock)
+    store.acls.enable(super_users=[ADMIN, ANONYMOUS])
+    store.acls.create(allow(ALICE, "READ", "TOPIC", "t"))
+    back_up(objects, backup, clock)
+    with (
+        open_on(backup, read_only=True, principal=ALICE, runtime=runtime(clock)) as alice,
+        pytest.raises(errors.TopicAuthorizationError, match="own"),
+    ):
+        restore(connection_of(alice), place)
+    assert not place.list("topics/")
+    assert not place.list("store.json")
+    restore_from(backup, place, clock)
+    with open_on(place, principal=ALICE, runtime=runtime(clock)) as alice:
+        assert alice.scan("t").to_table().num_rows == PARTITIONS
+        with pytest.raises(errors.TopicAuthorizationError):
+            alice.scan("own")
+    with open_on(place, principal=ADMIN, runtime=runtime(clock)) as admin:
+        assert admin.acls.list() == store.acls.list()
+        assert shown(admin)["hashes"] == shown(store)["hashes"]
 
 
 def test_tables_of_a_restored_store_are_published_anew(tmp_path: Path, clock: ManualClock) -> None:

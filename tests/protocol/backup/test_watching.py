@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.helpers import keys
@@ -9,9 +12,10 @@ from tests.helpers.backups import PARTITIONS, Watched, check_copy, everywhere, o
 from tests.helpers.compaction import HOUR_MS, commit, runtime
 from tests.helpers.shell import ONE_CHAIN
 from txnstore import errors
-from txnstore.compactor import restore_in_place, watch_backup
+from txnstore.compactor import BackupRound, restore_in_place, watch_backup
 from txnstore.connection import open_connection
 from txnstore.core.authorization.model import ANONYMOUS
+from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -30,6 +34,15 @@ def store(chains: int, objects: MemoryStore, clock: ManualClock) -> Store:
 @pytest.fixture
 def target(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock=clock)
+
+
+@contextmanager
+def watched(source: ObjectStore, target: ObjectStore, clock: ManualClock) -> Iterator[Iterator[BackupRound]]:
+    """The rounds of a process that has copied the store as it is once."""
+    with open_connection(source, read_only=True, runtime=one_thread(clock)) as connection:
+        rounds = watch_backup(connection, target)
+        next(rounds)
+        yield rounds
 
 
 @pytest.mark.slow
@@ -91,9 +104,7 @@ def test_records_that_are_erased_in_the_middle_of_a_round_lead_to_a_new_cut(
 ) -> None:
     commit(store, [b"1"])
     source = Watched(objects)
-    with open_connection(source, read_only=True, runtime=one_thread(clock)) as connection:
-        rounds = watch_backup(connection, target)
-        next(rounds)
+    with watched(source, target, clock) as rounds:
         commit(store, [b"2"])
         # The look at the head reads the new entry, the round reads it again.
         source.watch(keys.entry(0, store.snapshot().heads[0]), lambda: store.erase("t", key=b"k0"), skip=1)
@@ -108,9 +119,7 @@ def test_the_listings_are_compared_again_after_an_hour(
     store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
     everywhere(store, b"1")
-    with open_connection(objects, read_only=True, runtime=one_thread(clock)) as connection:
-        rounds = watch_backup(connection, target)
-        next(rounds)
+    with watched(objects, target, clock) as rounds:
         lost = target.list("topics/")[0].key
         target.delete([lost])
         next(rounds)
@@ -126,9 +135,7 @@ def test_a_target_that_was_emptied_gets_all_again(
 ) -> None:
     """A round that copied only what is new would complete a cut that does not open."""
     everywhere(store, b"1")
-    with open_connection(objects, read_only=True, runtime=one_thread(clock)) as connection:
-        rounds = watch_backup(connection, target)
-        next(rounds)
+    with watched(objects, target, clock) as rounds:
         target.delete([item.key for item in target.list("")])
         everywhere(store, b"2")
         next(rounds)
@@ -139,9 +146,7 @@ def test_a_backup_that_was_made_a_store_ends_the_rounds(
     store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
     everywhere(store, b"1")
-    with open_connection(objects, read_only=True, runtime=one_thread(clock)) as connection:
-        rounds = watch_backup(connection, target)
-        next(rounds)
+    with watched(objects, target, clock) as rounds:
         restore_in_place(target, one_thread(clock), ANONYMOUS)
         before = [item.key for item in target.list("")]
         everywhere(store, b"2")
