@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     "--grace", type=Duration(), default="0", show_default=True,
     help="Keep replaced objects for so long, for readers of earlier snapshots: 30m, 24h. Erase again after it.",
 )  # fmt: skip
-@click.option("--prove", is_flag=True, help="Look into all objects again afterwards; status 1 if something is found.")
+@click.option(
+    "--prove", is_flag=True,
+    help="Look into all objects again afterwards, but those that wait for --grace; status 1 if something is found.",
+)  # fmt: skip
 @click.option("--memory-limit", type=Size(), help="The memory of what is read and written.  [default: 1GiB]")
 @click.option("--dry-run", is_flag=True, help="Only show what would be erased.")
 @yes_option
@@ -104,7 +107,7 @@ def _show(app: App, report: EraseReport, grace: float) -> None:
     if report.traces:
         out.warning(f"what was erased, or its bytes, was found in {counted(len(report.traces), 'object')}")
     elif report.traces is not None:
-        out.note("Nothing of it was found in any object of the store")
+        out.note(f"Nothing of it was found in any {'other ' if report.waiting else ''}object of the store")
     if not report.dry_run:
         for text in report.unreached:
             out.note(f"Not erased: {text}")

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from txnstore.catalog.iceberg.location import location_of
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
 from txnstore.compactor.compact.compaction import MAX_ARROW_BYTES
@@ -100,7 +100,7 @@ def erase(
             finish; the report says how many. The same call deletes them later. By default they are deleted at once.
         dry_run: Change nothing; return what was found.
         prove: Look into all objects again afterwards, with fresh eyes; for a key, also for its bytes in every object of
-            the store.
+            the store. What is found in objects that wait for the end of the grace period is no trace.
         memory_limit: The memory in bytes of what is read and written at a time, by default 1 GiB.
 
     Raises:
@@ -134,8 +134,9 @@ def erase(
     report = erasure.look_only() if dry_run else _run_leased(connection, found_topic, erasure)
     forget(connection.objects)
     if prove:
+        waiting = {item.key for item in report.objects if item.outcome == "waits"}
         traces = prove_erased(connection, topic, predicate, memory)
-        report = replace(report, traces=tuple(traces))
+        report = replace(report, traces=tuple(trace for trace in traces if trace.key not in waiting))
     if not dry_run:
         extra = {"topic": topic, "records": report.records, "objects": len(report.found), "waiting": report.waiting}
         _LOG.info("records erased", extra=extra)
@@ -290,7 +291,7 @@ class _Erasure:
         cut = published_of(connection).newest()
         table = cut.tables.get(name) if cut is not None else None
         has_table = table is not None and not table.dropped
-        is_enabled = view.topics[name].config.get(TABLE_FORMAT) == "iceberg"
+        is_enabled = publishes_table(view.topics[name].config)
         if not (has_table or (is_enabled and is_replaced)):
             return False
         if has_table and not is_replaced and not self._is_in_table(found):
@@ -376,7 +377,7 @@ class _Erasure:
         for cut in tables_in_use(connection, published, connection.objects.now_ms(), self._grace_ms).cuts:
             table = cut.tables.get(self._topic.name)
             if table is not None and not table.dropped:
-                with suppress(CorruptionError):  # Nobody can load it.
+                with suppress(CorruptionError):  # No engine can load it.
                     named |= {location.key(path) for path in published.all_locations(table)}
         return named
 

@@ -188,7 +188,7 @@ class SqlPredicate:
         try:
             return self._database.sql(self._query).to_arrow_table().column(0)
         except self._error as error:
-            msg = f"{self._where!r} cannot be evaluated for all records: {_first_line(error)}"
+            msg = f"{self._where!r} cannot be evaluated for all records ({_first_line(error)})"
             raise InvalidConfigError(msg) from error
         finally:
             self._database.unregister(_ROWS)

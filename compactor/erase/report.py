@@ -74,7 +74,8 @@ class EraseReport:
         waiting: The number of objects that wait for the end of the grace period: erase again after it.
         tables: Whether the table of the topic was built again, so that it has no earlier snapshots.
         dry_run: Whether nothing was changed.
-        traces: What ``prove`` has found in the objects of the store; None: it was not asked for.
+        traces: What ``prove`` has found in the objects of the store, but in those that wait; None: it was not asked
+            for.
         unreached: What an erasure does not reach.
     """
 

@@ -28,7 +28,13 @@ from txnstore.core.log.model import Batch
 from txnstore.core.log.slices import whole_batch
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError, UnsupportedFormatError
+from txnstore.errors import (
+    CorruptionError,
+    InvalidConfigError,
+    ObjectNotFoundError,
+    SchemaMismatchError,
+    UnsupportedFormatError,
+)
 from txnstore.read.expired import judge_missing_segment
 from txnstore.read.reader import read_decoded
 from txnstore.read.rows import Columns
@@ -38,7 +44,7 @@ from txnstore.storage.base import ObjectInfo, iterate_objects
 
 #: The number of entries that are fetched at a time.
 _ENTRIES = 64
-#: Why the rows of an object that nothing names cannot be told: it is damaged, or of another topic of this name.
+#: Why the rows of an object that nothing names are unknown: it is damaged, or of another topic of this name.
 _UNREADABLE = (CorruptionError, SchemaMismatchError, UnsupportedFormatError, pa.ArrowException, OSError)
 _PLACES = [PARTITION_FIELD.name, OFFSET_FIELD.name]
 _RESERVED = frozenset(each.name for each in RESERVED_FIELDS)
@@ -58,7 +64,7 @@ class Looked:
     """An object that was looked into.
 
     Attributes:
-        rows: The rows in it that the predicate chooses. -1: they cannot be told, of an object that nothing names.
+        rows: The rows in it that the predicate chooses. -1: they are unknown, of an object that nothing names.
         size: Its size in bytes.
         modified_ms: When it was written, by the clock of the storage.
         places: ``_partition`` and ``_offset`` of those of the rows that batches had when it was looked into.
@@ -178,7 +184,29 @@ class Search:
 
     def _places_of_chosen(self, table: pa.Table) -> pa.Table:
         """The places of the chosen rows."""
-        return table.filter(pc.fill_null(self._predicate.matches(table), fill_value=False)).select(_PLACES)
+
+        def place_of(row: int) -> str:
+            partition, offset = (table.column(name)[row].as_py() for name in _PLACES)
+            return f"the record at offset {offset} of {TopicPartition(self._topic.name, partition)}"
+
+        matches = self._matches(table, place_of)
+        return table.filter(pc.fill_null(matches, fill_value=False)).select(_PLACES)
+
+    def _matches(self, table: pa.Table, place_of: Callable[[int], str]) -> Any:
+        """Whether each row is chosen, null where that is unknown.
+
+        Args:
+            place_of: Names a row, for the error.
+
+        Raises:
+            InvalidConfigError: The expression cannot be evaluated for a row.
+        """
+        try:
+            return self._predicate.matches(table)
+        except InvalidConfigError as error:
+            row = _first_failing(self._predicate, table)
+            msg = f"{error}: {place_of(row)}. TRY_CAST, and CASE, return a value for each row"
+            raise InvalidConfigError(msg) from error.__cause__
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
@@ -220,11 +248,11 @@ class Search:
                 return 0  # Position deletes.
             if not self._known.issuperset(file.columns):
                 return -1  # No change of a schema drops a column: it is of an earlier topic of this name.
-            return self._chosen_rows(file, None if is_copy else keys.partition_in(key).partition)
+            return self._chosen_rows(key, file, None if is_copy else keys.partition_in(key).partition)
         except _UNREADABLE:
             return -1
 
-    def _chosen_rows(self, file: SegmentFile, partition: int | None) -> int:
+    def _chosen_rows(self, key: str, file: SegmentFile, partition: int | None) -> int:
         """The number of chosen rows of a file; a row counts, too, if only its place could show that it is not chosen.
 
         Args:
@@ -239,7 +267,8 @@ class Search:
         rows = 0
         for piece in range(len(file.rows)):
             table = self._with_places(file.read(piece, file.columns), partition)
-            rows += pc.sum(pc.fill_null(self._predicate.matches(table), fill_value=is_unknown)).as_py() or 0
+            matches = self._matches(table, lambda _: f"a row of {key}, which no reader of the newest state sees")
+            rows += pc.sum(pc.fill_null(matches, fill_value=is_unknown)).as_py() or 0
         return rows
 
     def _with_places(self, stored: pa.Table, partition: int | None) -> pa.Table:
@@ -299,6 +328,20 @@ def look_unleased(connection: Connection, topic: str, search_in: Callable[[View]
         except CorruptionError as error:
             if judge_missing_segment(connection, error) is error:
                 raise
+
+
+def _first_failing(predicate: Predicate, table: pa.Table) -> int:
+    """The first row for which a predicate cannot be evaluated, of rows that have one."""
+    start, count = 0, table.num_rows
+    while count > 1:
+        half = count // 2
+        try:
+            predicate.matches(table.slice(start, half))
+        except InvalidConfigError:
+            count = half
+        else:
+            start, count = start + half, count - half
+    return start
 
 
 def _has_other_rows(batches: Sequence[Named]) -> bool:

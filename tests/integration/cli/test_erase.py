@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
+from tests.helpers.connections import connection_of
 
 
 @pytest.fixture
@@ -44,6 +47,40 @@ def test_json_and_status_of_what_is_found(cli: Cli) -> None:
     result = cli("erase", "orders", "--key", "ann@example.org", "--prove", "--yes", "--json")
     assert result.status == 1, "the bytes are in a value"
     assert [trace["where"] for trace in result.lines[0]["traces"]] == ["bytes"]
+
+
+@pytest.mark.s3
+def test_on_s3_nothing_of_it_is_left_in_the_bucket(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
+    """In entries, segments, what a compaction has replaced, and the copies for a table."""
+    key, url = b"ann@example.org", f"{s3_bucket_url}/events"
+    with txnstore.create(url, storage_options=storage_options) as store:
+        store.create_topic("orders", config={"table.format": "iceberg"})
+        for size in (70_000, 1, 1):
+            with store.producer("w") as producer, producer.transaction():
+                producer.send("orders", b"v" * size, key=key)
+                producer.send("orders", b"v" * size, key=b"bob")
+            store.tables.sync()
+        store.compact()
+        with store.producer() as producer:
+            producer.send("orders", b"v", key=key)
+        report = store.erase("orders", key=key, prove=True)
+        assert (report.records, report.tables, report.traces) == (4, True, ())
+        assert {item.outcome for item in report.found} == {"deleted", "emptied"}
+        assert store.verify(deep=True).ok
+    with txnstore.open(url, storage_options=storage_options) as store:
+        assert [row["key"] for row in store.scan("orders").to_table().to_pylist()] == [b"bob"] * 3
+        check = store.tables.check(deep=True)
+        assert (check.problems, check.rows) == ((), 3)
+        objects = connection_of(store).objects
+        assert [item.key for item in objects.list("") if key in objects.get(item.key)] == []
+
+
+def test_objects_that_wait_for_the_grace_period_are_no_failure(cli: Cli) -> None:
+    """The proof is the run after it, by the same command."""
+    result = cli("erase", "orders", "--key", "bob", "--grace", "24h", "--prove", "--yes")
+    assert result.status == 0
+    assert "1 object with erased records wait for the end of the grace period: repeat the command in" in result.err
+    assert "Nothing of it was found in any other object" in result.err
 
 
 @pytest.mark.parametrize(

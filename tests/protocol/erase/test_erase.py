@@ -295,8 +295,8 @@ def test_with_a_grace_period_objects_stay_until_it_ends(store: Store, clock: Man
     put(store, SECRET, b"a", size=LARGE)
     put(store, SECRET, b"b")
     snapshot = store.snapshot()
-    report = store.erase("t", key=SECRET, grace=3600)
-    assert (report.records, report.waiting) == (2, 2)
+    report = store.erase("t", key=SECRET, grace=3600, prove=True)
+    assert (report.records, report.waiting, report.traces) == (2, 2, ())
     assert SECRET not in {row["key"] for row in rows(store)}
     assert SECRET in {row["key"] for row in rows(store, snapshot=snapshot)}
     clock.advance(1_800_000)
@@ -359,11 +359,16 @@ def test_wrong_input(store: Store, clock: ManualClock) -> None:
 
 
 def test_an_expression_that_fails_for_a_record_erases_nothing(store: Store) -> None:
-    put(store, b"1", b"x")
+    put(store, *[b"1"] * 5, b"x", b"1", b"1", b"y", b"1", size=LARGE)
     before = places(store)
-    with pytest.raises(InvalidConfigError, match="cannot be evaluated"):
-        store.erase("t", where="decode(key)::int = 1")
+    for number, place in ((0, "offset 4 of t-0"), (1, "offset 2 of t-1")):
+        with pytest.raises(InvalidConfigError, match=rf"for all records \(.*\): the record at {place}\. TRY_CAST, and"):
+            store.erase("t", where=f"case when _partition = {number} then decode(key)::int = 1 else false end")
     assert places(store) == before
+    store.delete_records({T0: -1, TopicPartition("t", 1): -1})
+    with pytest.raises(InvalidConfigError, match=r"a row of topics/t/[01]/.*\.parquet, which no reader of the newest"):
+        store.erase("t", where="decode(key)::int = 1")
+    assert store.erase("t", where="try_cast(decode(key) as int) = 1", prove=True).traces == ()
 
 
 def test_a_lease_of_a_compaction_refuses(store: Store, clock: ManualClock) -> None:
@@ -651,6 +656,22 @@ def test_copies_for_a_table_wait_no_longer_than_the_grace_period(clock: ManualCl
     assert objects_with(store) == []
 
 
+def test_a_damaged_version_of_a_table_stops_no_erasure(clock: ManualClock) -> None:
+    """No engine can have loaded what it names."""
+    bucket = EngineObjects(clock)
+    store = new_store(clock, bucket)
+    store.create_topic("t", config={"table.format": "iceberg"})
+    put(store, SECRET)
+    store.tables.sync()
+    clock.advance(3_000_000)
+    bucket.delete([newest(store).tables["t"].metadata])
+    assert store.erase("t", key=SECRET, grace=3600).waiting == 2, "an entry, and a copy"
+    clock.advance(1_000_000)
+    put(store, b"a")
+    report = store.erase("t", key=SECRET, grace=3600, prove=True)
+    assert (report.waiting, report.traces) == (1, ()), "the entry: no engine reads the copy"
+
+
 def test_the_damage_of_another_table_stops_no_erasure(clock: ManualClock) -> None:
     bucket = EngineObjects(clock)
     store = new_store(clock, bucket)
@@ -674,6 +695,28 @@ def test_rows_of_an_earlier_topic_with_other_columns_go_too(store: Store) -> Non
         producer.send_table("t", pa.table({"id": ["a"], "number": [1]}))
     assert store.erase("t", key=SECRET.decode(), prove=True).traces == ()
     assert [row["id"] for row in rows(store, "t")] == ["a"]
+
+
+@ONE_CHAIN
+def test_a_deleted_topic_is_erased_by_a_new_one_of_its_name(store: Store) -> None:
+    """Also what a vacuum keeps for the history, and beside records of other topics."""
+    store.create_topic("other")
+    put(store, SECRET, size=LARGE)
+    with store.producer("w") as producer, producer.transaction():
+        producer.send("t", b"v", key=SECRET)
+        producer.send("other", b"v", key=b"kept")
+    for _ in range(2):
+        put(store, b"kept", topic="other")
+        store.checkpoint()
+    store.delete_topic("t")
+    store.compact()
+    store.vacuum(older_than=0, history=0)
+    assert objects_with(store) != []
+    store.create_topic("t")
+    assert store.erase("t", where="_offset >= 0", prove=True).traces == ()
+    assert objects_with(store) == []
+    assert [key for *_, key in places(store, "other")] == [b"kept"] * 3
+    assert store.verify(deep=True).ok
 
 
 @pytest.mark.parametrize(
