@@ -831,18 +831,8 @@ class Store:
 
         ``for round_ in store.maintain(): …`` does the rounds in the loop, and pauses after each; ``with
         store.maintain(): …`` does them in the background of the block. The kinds are ``recover``, ``retain``,
-        ``compact``, ``expire``, ``checkpoint``, ``tables`` and ``vacuum``. The other arguments are those of
+        ``compact``, ``expire``, ``checkpoint``, ``tables`` and ``vacuum``. The arguments and errors are those of
         :class:`txnstore.compactor.Maintenance`.
-
-        Args:
-            only: The kinds to do; None: all.
-            every: How often to look at a kind, in seconds, by kind.
-            budget: The requests of an hour.
-            rounds: The number of rounds; None: until the caller stops.
-
-        Raises:
-            InvalidConfigError: An argument is not valid.
-            ReadOnlyError: The store was opened read-only.
         """
         load("txnstore.compactor")
         from txnstore.compactor import Maintenance

@@ -56,7 +56,7 @@ class Interval(click.ParamType[tuple[str, float]]):
     "--every", type=Interval(), multiple=True, metavar="KIND=DURATION", help="How often to look at a kind; repeatable."
 )
 @click.option("--budget", type=Integer(min=1), help="The most requests in an hour.  [default: no limit]")
-@click.option("--max-bytes", type=Size(), help="A compaction takes on so much at a time, but at least one partition.")
+@click.option("--max-bytes", type=Size(), help="What a compaction takes on in a round.  [default: 1GiB; all if --once]")
 @click.option("--memory-limit", type=Size(), help="The memory of a clean or a merge, such as 512MB.  [default: 1GiB]")
 @click.option("--past-hw", is_flag=True, help="Clean by key also above the last stable offset, around what is open.")
 @click.option("--metrics", type=Address("127.0.0.1:9193"), help="Serve http://HOST:PORT/metrics, and /health.")
@@ -83,6 +83,8 @@ def maintain(
 
     if once and budget is not None:
         raise click.UsageError("--budget is for a service: --once does all that is due")
+    if once and (kinds := [kind for kind, _ in every if kind != "vacuum"]):
+        raise click.UsageError(f"--every {kinds[0]} is for a service: --once looks at each kind")
     if not once and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # Until the rounds begin there is nothing to end.
     with app.open() as store:

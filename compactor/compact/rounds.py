@@ -34,12 +34,14 @@ class Round:
         report: What was compacted.
         due: The number of partitions with something to compact.
         held: The number of these that other compactors work on.
+        left: The number of these that it has left to later rounds, by its budget.
         error: Why the round ended early or left something out; None if it did not.
     """
 
     report: CompactionReport = CompactionReport(())  # noqa: RUF009 - immutable
     due: int = 0
     held: int = 0
+    left: int = 0
     error: Exception | None = None
 
     @property
@@ -111,7 +113,8 @@ class Rounds:
             _LOG.warning("round of compaction failed", extra={"error": str(error)})
             return Round(due=self._due, held=self._held, error=error)
         self._failed = self._failed.difference(self._chosen_partitions) | failures.uncleaned | failures.unmerged
-        return Round(report=report, due=self._due, held=self._held, error=failures.error)
+        left = self._due - self._held - len(self._chosen_partitions)
+        return Round(report=report, due=self._due, held=self._held, left=left, error=failures.error)
 
     def _choose_partitions(
         self, planned: Sequence[PartitionCompaction], held: Collection[TopicPartition]

@@ -40,6 +40,8 @@ _CLOCK_MS = 3_600_000
 #: The pause after a failure to read the state; after one to write when the store was maintained; and before a kind is
 #: tried again that the principal has no right to; in ms.
 _BLIND_MS, _RECORD_RETRY_MS, _REFUSED_MS = 30_000, 300_000, 3_600_000
+#: What a compaction takes on in a round, while other kinds wait, in bytes.
+_ROUND_BYTES = 1 << 30
 #: The kinds that need no right.
 _FOR_EVERYBODY = frozenset({"recover"})
 #: A round that has not ended so many minutes after it was due is a problem.
@@ -121,15 +123,17 @@ class Maintenance:
     Args:
         connection: The connection to the store.
         only: The kinds; None: all.
-        every: How often a kind is looked at, in seconds, for kinds that are not to have their default.
+        every: How often a kind is looked at, in seconds, by kind, instead of its default.
         budget: The requests of an hour; None: no limit. All of the store object count.
-        max_bytes: The bytes of segments that a compaction takes on in a round, but at least one partition.
+        max_bytes: The bytes of segments that a compaction takes on in a round, but at least one partition; the next
+            round follows at once while it leaves some. By default 1 GiB, of which other kinds wait for the end; no
+            limit with ``rounds=1``.
         memory_limit: The memory of a clean or a merge in bytes; by default 1 GiB.
         past_hw: Clean also above the last stable offset.
         rounds: The number of rounds; None: until the caller stops.
 
     Raises:
-        InvalidConfigError: An argument is not valid.
+        InvalidConfigError: An argument is not valid, or is for a kind that is not done.
         ReadOnlyError: The store was opened read-only.
     """
 
@@ -151,7 +155,12 @@ class Maintenance:
             check_integer("budget", budget, 1)
         if rounds is not None:
             check_integer("rounds", rounds, 1)
+        of_compact = {"max_bytes": max_bytes, "memory_limit": memory_limit, "past_hw": past_hw or None}
+        given = {name: "compact" for name, value in of_compact.items() if value is not None}
+        _check_used({f"every {kind}": kind for kind in intervals} | given, kinds)
         every_ms = {kind: intervals.get(kind, EVERY_MS[kind]) for kind in KINDS if kind in kinds}
+        if max_bytes is None and rounds != 1:
+            max_bytes = _ROUND_BYTES
         compaction = Rounds(connection, max_bytes=max_bytes, memory_limit=memory_limit, past_hw=past_hw)
         connection.check_writable("it cannot be maintained")
         self._connection, self._rounds = connection, rounds
@@ -176,7 +185,7 @@ class Maintenance:
         on_round: Callable[[MaintenanceRound], object] = bool,
         on_end: Callable[[], object] = bool,
     ) -> None:
-        """Let somebody watch the rounds in the background, from their thread.
+        """Register functions that the thread of the rounds in the background calls.
 
         Args:
             activity: Made with the name of a kind, and entered while that is done.
@@ -442,6 +451,18 @@ def _check_kinds(name: str, kinds: Collection[str]) -> list[str]:
         msg = f"{name} names no kind of maintenance: they are {', '.join(KINDS)}"
         raise InvalidConfigError(msg)
     return [*kinds]
+
+
+def _check_used(given: Mapping[str, str], kinds: Collection[str]) -> None:
+    """Refuse arguments, each of which is for a kind, if that is not done.
+
+    Raises:
+        InvalidConfigError: One is.
+    """
+    for name, kind in given.items():
+        if kind not in kinds:
+            msg = f"{name} has no effect without {kind}, which is not among the kinds to do: {', '.join(kinds)}"
+            raise InvalidConfigError(msg)
 
 
 def _check_intervals(every: object) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from txnstore.admin.upkeep import is_retention_due
-from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.settings import publishes_table
 from txnstore.chain.checkpoints.checkpoint import decode_hint, interval, read_hint
 from txnstore.chain.context import CHECKPOINT_EVERY
 from txnstore.chain.maintained import read_maintained
@@ -125,7 +125,13 @@ def _compact(rounds: Rounds) -> Done:
         records=report.deleted_records,
         conflicts=report.conflicts,
     )
-    return Done(counts if found.worked or found.error else {}, found.error, is_elsewhere=0 < found.held == found.due)
+    goes_on = found.left and found.worked and found.error is None
+    return Done(
+        counts if found.worked or found.error else {},
+        found.error,
+        again_ms=0 if goes_on else None,
+        is_elsewhere=0 < found.held == found.due,
+    )
 
 
 def _expire(connection: Connection) -> Done:
@@ -185,7 +191,7 @@ class _PublishedTables:
         self._heads: list[int] = []
 
     def is_needed(self, view: View, _: int) -> bool:
-        has_tables = any(topic.config.get(TABLE_FORMAT) == "iceberg" for topic in view.topics.values())
+        has_tables = any(publishes_table(topic.config) for topic in view.topics.values())
         is_behind = self._heads != [state.sequence for state in view.states]
         # A publisher looks once an hour for versions that others have written or dropped.
         is_old = self._connection.runtime.uptime() - self._published_at >= _TABLES_CHECK_MS

@@ -7,14 +7,14 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txnstore
-from tests.helpers.compaction import DAY_MS, HOUR_MS, begin, new_store, reopen, values
+from tests.helpers.compaction import DAY_MS, HOUR_MS, begin, new_store, reopen, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.shop import BOB, Shop, allow
@@ -23,6 +23,7 @@ from txnstore.chain.keys import table_hint
 from txnstore.chain.maintained import read_maintained
 from txnstore.compactor import MaintenanceRound
 from txnstore.compactor.compact.lease import DURATION_MS
+from txnstore.compactor.maintain import maintenance
 from txnstore.core.authorization.model import CLUSTER
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
@@ -37,7 +38,7 @@ from txnstore.errors import (
 from txnstore.metrics import MAINTENANCE_KINDS
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
-from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, on
+from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, on
 
 
 @pytest.fixture
@@ -178,6 +179,27 @@ def test_a_long_pause_is_no_problem_and_a_round_that_does_not_come_is(store: Sto
     assert "a round was due 28" in maintained.problem()
 
 
+@pytest.mark.parametrize("is_single", [False, True])
+def test_a_compaction_of_much_leaves_time_for_other_kinds(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, is_single: bool
+) -> None:
+    """A round takes on one partition more than the limit allows, and the next one follows at once; a single one all."""
+    monkeypatch.setattr(maintenance, "_ROUND_BYTES", 1)
+    topics = [f"k{number}" for number in range(3)]
+    for topic in topics:
+        store.create_topic(topic, config={"cleanup.policy": "compact"})
+        send(store, clock, topic=topic)
+    if is_single:
+        (round_,) = store.maintain(["compact"], rounds=1)
+        assert round_.results[0].counts["partitions"] == 3
+        return
+    rounds = iter(store.maintain(["compact", "retain"], every={"retain": 1}))
+    found = [next(rounds) for _ in range(4)]
+    assert [[result.counts["partitions"] for result in round_.results] for round_ in found] == [[1], [1], [1], []]
+    assert [round_.wait for round_ in found[:2]] == [0, 0]
+    assert min(round_.wait for round_ in found[2:]) > 0
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
@@ -301,6 +323,13 @@ def test_who_has_no_right_is_told_and_does_the_rest() -> None:
         ({"rounds": 0}, "rounds must be"),
         ({"max_bytes": 0}, "max_bytes must be"),
         ({"memory_limit": 1}, "a clean needs at least"),
+        (
+            {"only": ["compact"], "every": {"tables": 5}},
+            "every tables has no effect without tables, which is not among",
+        ),
+        ({"only": ["retain"], "max_bytes": 5}, "max_bytes has no effect without compact"),
+        ({"only": ["retain"], "memory_limit": 1 << 30}, "memory_limit has no effect without compact"),
+        ({"only": ["retain"], "past_hw": True}, "past_hw has no effect without compact"),
     ],
 )
 def test_wrong_arguments_are_refused_before_the_first_round(
@@ -346,6 +375,43 @@ def test_a_vacuum_that_another_process_does_now_is_left_to_it(store: Store, cloc
     assert "vacuum" not in read_maintained(connection_of(other).objects, keys)
     later(rounds, clock, 2 * DURATION_MS + 300_000)
     assert "vacuum" in read_maintained(connection_of(other).objects, keys)
+
+
+@pytest.mark.slow
+def test_what_one_that_is_killed_leaves_another_one_does(clock: ManualClock, chains: int) -> None:
+    """At any request of its first round, which has all kinds to do; the other one is there already."""
+    original = EngineObjects(clock)
+    store = new_store(clock, original, chains=chains)
+    store.create_topic("t", config={"retention.ms": HOUR_MS})
+    store.create_topic("k", config={"cleanup.policy": "compact", "table.format": "iceberg"})
+    send(store, clock)
+    send(store, clock, topic="k")
+    begin(store, [b"x"], topic="k").flush()
+    clock.advance(2 * HOUR_MS)
+    kills, number = 0, 1
+    while True:
+        bucket = EngineObjects(clock)
+        for item in original.list(""):
+            bucket.put(item.key, original.get(item.key))
+        victim = FaultStore(bucket, sleep=clock.sleep)
+        dying = open_on(victim, runtime=runtime(clock))
+        with open_on(bucket, runtime=runtime(clock)) as other:
+            rounds = iter(other.maintain(["recover"]))
+            assert not next(rounds).errors
+            victim.plan = crash_at(len(victim.requests) + number, after=number % 2 == 0)
+            with suppress(SimulatedCrash):
+                next(iter(dying.maintain()))
+            if not victim.crashed:
+                break
+            kills, number = kills + 1, number + 3
+            done = later(iter(other.maintain()), clock, 2 * DURATION_MS + 300_000)
+            assert not any(round_.errors for round_ in done)
+            assert not sum(result.counts.get("conflicts", 0) for round_ in done for result in round_.results)
+            assert values(other) == []
+            assert len(values(other, "k")) == 1
+            assert other.tables.check(deep=True).problems == ()
+            assert set(read_maintained(bucket, connection_of(other).keys)) == set(MAINTENANCE_KINDS)
+    assert kills > 10
 
 
 def test_maintainers_and_writers_do_not_hinder_each_other(store: Store, clock: ManualClock) -> None:
