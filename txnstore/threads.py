@@ -412,7 +412,7 @@ class Workers(Executor):
         self._idle_tokens: list[None] = []
         #: The loops of all threads that were started; at most ``max_threads``.
         self._loops: list[Task[None]] = []
-        # A pool that nobody refers to ends its threads; at the exit `_finish_pools` does.
+        # A pool without a reference to it ends its threads; at the exit `_finish_pools` does.
         finalizer = weakref.finalize(self, self._tasks.put, None)
         finalizer.atexit = False
         _pools.add(self)

@@ -47,7 +47,7 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
     - sharing, unless it is switched off: which processes of this machine commit for others, and whether they can meet.
     - authorization, if the store has rules: chains that do not follow from the last change; who may change the rules,
       and write checkpoints; rules without effect.
-    - maintenance: settings of topics that nobody applies, because no process has maintained the store for an hour.
+    - maintenance: settings of topics that were not applied for an hour, because no process has maintained the store.
     - segments: what a compaction would do; aborted data.
     - transactions: open, expired and incomplete ones, and the records that wait for them.
     - groups: members past their session, and members that wait.

@@ -14,7 +14,7 @@ from txnstore.phrases import counted, duration
 
 
 def maintenance_findings(connection: Connection, view: View) -> Iterator[Finding]:
-    """Report the settings of topics that nobody applies; nothing for a store that was never maintained, and need not.
+    """Report settings of topics that no process applies; nothing for a store that was never maintained, and need not.
 
     A GET, and the storage's clock if the store was maintained.
     """

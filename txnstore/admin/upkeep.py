@@ -1,4 +1,4 @@
-"""What is not maintained: topics whose settings nobody applies, and records past their retention."""
+"""What is not maintained: topics with settings that no process applies, and records past their retention."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def needs_of(topic: CatalogTopic) -> dict[str, str]:
 
 
 def describe_neglect(topic: CatalogTopic, done: dict[str, int], now: int) -> str:
-    """Say which setting of a topic nobody applies, and for how long; an empty text if all are applied.
+    """Say which setting of a topic no process applies, and for how long; an empty text if all are applied.
 
     Args:
         done: When each kind of maintenance was last done, in ms.
@@ -64,7 +64,7 @@ def describe_neglect(topic: CatalogTopic, done: dict[str, int], now: int) -> str
 
 
 def neglect_of(connection: Connection, topic: CatalogTopic) -> str:
-    """Say which setting of a topic nobody applies, and what to do; empty if all are applied, or that is not known.
+    """Say which setting of a topic no process applies, and what to do; empty if all are applied, or that is unknown.
 
     One GET if the topic has such settings.
     """
@@ -80,7 +80,7 @@ def neglect_of(connection: Connection, topic: CatalogTopic) -> str:
 
 
 def warn_if_neglected(connection: Connection, topic: CatalogTopic) -> None:
-    """Issue an :class:`UnmaintainedStoreWarning` if nobody applies a setting of a topic."""
+    """Issue an :class:`UnmaintainedStoreWarning` if no process applies a setting of a topic."""
     text = neglect_of(connection, topic)
     if text:
         warnings.warn(text, UnmaintainedStoreWarning, stacklevel=level_of_caller())

@@ -1,6 +1,6 @@
-"""When a store was last maintained: a small object, written by those who maintain it. It is advice.
+"""When a store was last maintained: a small object, written by the processes that maintain it. It is advice.
 
-Without it, or with a wrong one, a task is done once more, or somebody is warned in vain.
+Without it, or with a wrong one, a task is done once more, or a warning is needless.
 See docs/internals/design/maintenance.md.
 """
 
@@ -46,7 +46,7 @@ def read_maintained(objects: ObjectStore, keys: Keys) -> dict[str, int]:
 def write_maintained(objects: ObjectStore, keys: Keys, done: Mapping[str, int], now: int) -> dict[str, int]:
     """Add times to those that are stored, of which the later ones stay; return all. A GET and a PUT.
 
-    Two who do it at once may lose a time of the other one, who adds it again the next time.
+    Of two processes that do it at once, one may lose its times, and adds them again the next time.
 
     Args:
         done: When this process has done each kind.

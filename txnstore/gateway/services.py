@@ -56,7 +56,7 @@ class Services:
     peers: Peers
 
     async def log_neglect(self, topic: CatalogTopic) -> None:
-        """Log once that nobody applies a setting of a topic that was created or altered, if that is so."""
+        """Log once that no process applies a setting of a topic that was created or altered, if that is so."""
         cached: dict[str, bool] = self.connection.cached("logged neglect", dict)
         if cached.get("is_logged"):
             return

@@ -22,8 +22,8 @@ from txnstore.threads import load
 
 _LOG = logging.getLogger(__name__)
 
-#: The signatures that are accepted: of keys of which the gateway has the public part. With a shared secret, whoever
-#: verifies tokens could make them.
+#: The signatures that are accepted: of keys of which the gateway has the public part. With a shared secret, a
+#: process that verifies tokens could make them.
 _ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
