@@ -4,6 +4,8 @@ The broker is one KRaft node without replicas; it flushes nothing to disk before
 So the targets are about the gateway alone, and the ratios tell what its users give up. The clients are librdkafka's in
 processes of their own (``benchmarks.gateway_client``); transactions are those of Java's producer. ``python
 -m tests.harness kafka`` fetches the broker; without it the gateway is measured alone.
+
+With ``TXNSTORE_STAGES=1`` it shows instead the processor time of each stage of the gateway (``gateway_stages``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -31,6 +33,8 @@ from tests.compat.broker.cluster import Cluster, VirtualMachine
 LIBS = Path("build/kafka/libs")
 #: Rounds of each measurement, in turns.
 ROUNDS = int(os.environ.get("TXNSTORE_ROUNDS", "3"))
+#: Whether stages are measured.
+STAGES = bool(os.environ.get("TXNSTORE_STAGES"))
 #: Records of a round.
 LARGE, TINY, ACKNOWLEDGED, TRANSACTIONS = 40_000, 150_000, 100, 60
 CONNECTIONS, SECONDS = 100, 4
@@ -107,13 +111,25 @@ KINDS = (
     Kind("Fetch hot", _READ, _megabytes, "MB/s", 200),
 )
 COLD = Kind("Fetch cold", _READ, _megabytes, "MB/s", 60)
+#: As franz-go's clients send them, by default.
+SNAPPY = Kind(
+    "Produce, 1-kB records, 1-MB batches of snappy",
+    ("produce", "topic=large", "size=1000", f"count={LARGE}", "batch=1000000", "codec=snappy", "idempotent=1"),
+    _megabytes,
+    "MB/s",
+    60,
+)
 
 
 class Gateway:
-    """A gateway in a process of its own."""
+    """A gateway in a process of its own.
 
-    def __init__(self, folder: Path) -> None:
-        self._url = str(folder / "store")
+    Args:
+        stages: The file that gets the processor times of its stages; None: they are not measured.
+    """
+
+    def __init__(self, folder: Path, stages: Path | None = None) -> None:
+        self._url, self._stages = str(folder / "store"), stages
         with txnstore.create(self._url) as store:
             for topic in TOPICS:
                 store.create_topic(topic, 4)
@@ -121,9 +137,8 @@ class Gateway:
 
     def _start(self, port: int) -> None:
         command = ("gateway", "--store", self._url, "--listen", f"127.0.0.1:{port}")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "txnstore.cli", *command], stdout=subprocess.PIPE, text=True
-        )
+        module = ["txnstore.cli"] if self._stages is None else ["benchmarks.gateway_stages", str(self._stages)]
+        self._process = subprocess.Popen([sys.executable, "-m", *module, *command], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().split()[-1]
 
@@ -131,6 +146,21 @@ class Gateway:
     def pid(self) -> int:
         """Its process."""
         return self._process.pid
+
+    def stages(self) -> Mapping[str, float]:
+        """The processor seconds of its stages since its start."""
+        assert self._stages is not None
+        self._stages.unlink(missing_ok=True)
+        self._process.send_signal(signal.SIGUSR1)
+        while not self._stages.exists():
+            time.sleep(0.01)
+        read: dict[str, float] = json.loads(self._stages.read_text())
+        return read
+
+    def merge(self, topic: str) -> None:
+        """Merge the segments of a topic, as its upkeep does."""
+        with txnstore.open(self._url) as store:
+            store.compact(topic)
 
     def restart(self) -> None:
         """Stop it, and start it without its memory."""
@@ -147,7 +177,10 @@ class Gateway:
 
 
 def run() -> Iterator[Result]:
-    """Rates and waits of the gateway, beside those of the broker."""
+    """Rates and waits of the gateway, beside those of the broker; or the processor time of its stages."""
+    if STAGES:
+        yield from _staged()
+        return
     with ExitStack() as started:
         folder = Path(tempfile.mkdtemp(prefix="gateway-"))
         started.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -167,6 +200,37 @@ def run() -> Iterator[Result]:
         for server in servers.values():
             server.restart()
         yield from _compared(COLD, servers, rounds=1)
+
+
+def _staged() -> Iterator[Result]:
+    """The processor time of the gateway for each kind of client, and that of each stage."""
+    with ExitStack() as started:
+        folder = Path(tempfile.mkdtemp(prefix="gateway-"))
+        started.callback(shutil.rmtree, folder, ignore_errors=True)
+        gateway = Gateway(folder, folder / "stages.json")
+        started.callback(gateway.close)
+        for kind in (*KINDS[1:4], SNAPPY):
+            _client(gateway, kind, "warms up")
+            yield _stages_of(kind, gateway, ROUNDS)
+        # All that was written: librdkafka fetches further than a client reads.
+        everything = ("consume", "topic=large", f"count={2 * (1 + ROUNDS) * LARGE}")
+        yield _stages_of(replace(KINDS[4], arguments=everything), gateway, 1)
+        for name in ("Fetch cold", "Fetch cold, merged"):
+            gateway.restart()
+            yield _stages_of(replace(COLD, name=name, arguments=everything), gateway, 1)
+            gateway.merge("large")
+
+
+def _stages_of(kind: Kind, gateway: Gateway, rounds: int) -> Result:
+    before = gateway.stages()
+    runs = [_client(gateway, kind, "gateway") for _ in range(rounds)]
+    after, spent = gateway.stages(), sum(run["processor"] for run in runs)
+    per, unit = ("bytes", "ms/MB") if "bytes" in runs[0] else ("requests", "µs/request")
+    factor = (1e9 if per == "bytes" else 1e6) / sum(run[per] for run in runs)
+    times = {stage: after[stage] - before.get(stage, 0.0) for stage in after}
+    times["event loop, sockets, the rest"] = spent - sum(times.values())
+    lines = [f"{stage} {factor * seconds:.2f}" for stage, seconds in times.items() if factor * seconds >= 0.005]
+    return Result(f"{kind.name}: {unit}", factor * spent, float("inf"), at_most=True, detail=", ".join(lines))
 
 
 def _create_topics(server: Any) -> None:

@@ -35,7 +35,15 @@ def values(size: int, seed: int = 0) -> list[bytes]:
 
 
 def produce(
-    address: str, *, topic: str, size: int, count: int, batch: int, partitions: int = 4, idempotent: int = 0
+    address: str,
+    *,
+    topic: str,
+    size: int,
+    count: int,
+    batch: int,
+    partitions: int = 4,
+    idempotent: int = 0,
+    codec: str = "none",
 ) -> dict[str, float]:
     """Send records as fast as the server takes them; the seconds until all are acknowledged.
 
@@ -48,6 +56,7 @@ def produce(
             "bootstrap.servers": address,
             "enable.idempotence": bool(idempotent),
             "batch.size": batch,
+            "compression.type": codec,
             "linger.ms": 20,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 64 << 10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import signal
 import socket
@@ -48,6 +49,8 @@ _LOG = limited_logger(__name__)
 
 #: Threads that wait for the storage.
 _THREADS = 64
+#: The objects that are made, beyond those that end, before the youngest are looked at for cycles (Python: 700).
+_COLLECT_AFTER = 20_000
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
 GRACE = 10.0
 #: Seconds between two looks at the files of users, certificates and keys.
@@ -298,6 +301,16 @@ def _warm_up() -> None:
         load(name)
 
 
+def _settle_memory() -> None:
+    """Let the collector of cycles pass over what stays until the end, and look less often at what comes and goes.
+
+    The modules have a million objects, and requests hardly any cycles: a tenth of the processor time was spent on them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
 def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) -> dict[Api, Handler]:
     """Return all handlers, which read the rules first, and that of ApiVersions."""
     handlers: dict[Api, Handler] = {}
@@ -392,6 +405,7 @@ async def run(
             await metrics_server.listen(metrics[0])
         if siblings is not None:
             siblings.attach(stop_signal.set, lambda: "" if metrics is None else metrics[1](gateway.metrics()))
+        _settle_memory()
         on_ready()
         await stop_signal.wait()
     finally:

@@ -9,11 +9,11 @@ commands are queued in the order of arrival.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
@@ -25,7 +25,7 @@ from txnstore.core.authorization.rights import write_id, write_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import (
     InvalidRecordError,
@@ -85,10 +85,11 @@ class StagedBatch:
         session: The identity that a client of transactions v1 keeps for many transactions; the partition must have been
             added to the transaction before. None: a client of v2, or no transaction.
         principal: The principal that writes it; None: that of the gateway.
-        appended_future: The future of its place in the log.
         has_times: Whether each of its records has a time; a record without one gets that of the write.
         new_batch: Its rows, inlined or uploaded.
         answer: The answer of its commit; None: it was not submitted.
+        outcome: Its place in the log, or the error that refuses it; None: neither is known.
+        on_end: Called when its outcome is known.
     """
 
     topic: CatalogTopic
@@ -97,15 +98,28 @@ class StagedBatch:
     producer: ProducerIdentity
     session: ProducerIdentity | None
     principal: str | None
-    appended_future: asyncio.Future[Appended]
     has_times: bool = field(default=True)
     new_batch: NewBatch | None = field(default=None)
     answer: asyncio.Future[tuple[Appended, ...]] | None = field(default=None)
+    outcome: Appended | BaseException | None = field(default=None)
+    on_end: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def sender(self) -> ProducerPartition:
         """The producer, as the client knows it, and the partition."""
         return _producer_partition(self.raw_batch, self.tp)
+
+    def end(self, outcome: Appended | BaseException) -> None:
+        """Note the outcome, unless it has one, and tell it to what waits for it."""
+        if self.outcome is None:
+            self.outcome = outcome
+            calls, self.on_end = self.on_end, []  # They refer to the batch: only the collector of cycles would end it.
+            for call in calls:
+                call()
+
+
+#: A topic of a request, with its partitions, and the batch of each, or the error that refuses it.
+_StagedTopic: TypeAlias = tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]
 
 
 class Produce:
@@ -131,11 +145,35 @@ class Produce:
 
     async def produce(self, request: Request, client: Client) -> Awaitable[Fields | None]:
         """Stage the batches of a request; the response follows when they are committed."""
-        topics = []
+        topics: list[_StagedTopic] = []
         for topic in request.body.topic_data:
             partitions = topic.partition_data
             topics.append((topic, [(part, await self._stage(request, topic, part, client)) for part in partitions]))
-        return self._respond(request, topics, client)
+        fields: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
+        open_batches = [
+            batch
+            for _, partitions in topics
+            for _, batch in partitions
+            if isinstance(batch, StagedBatch) and batch.outcome is None
+        ]
+        remaining = len(open_batches)
+
+        def on_end() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if remaining <= 0 and not fields.done():
+                try:
+                    fields.set_result(self._response_fields(request, topics, client))
+                except asyncio.CancelledError:
+                    fields.cancel()
+                except Exception as error:  # noqa: BLE001 - The connection gets it.
+                    fields.set_exception(error)
+
+        for batch in open_batches:
+            batch.on_end.append(on_end)
+        if not open_batches:
+            on_end()
+        return fields
 
     async def _stage(self, request: Request, topic: Any, partition: Any, client: Client) -> StagedBatch | Exception:
         """Check a batch and stage it; returns the error that refuses it."""
@@ -146,7 +184,7 @@ class Produce:
         self._staged_batches.append(batch)
         if batch.raw_batch.producer_id >= 0:
             self._unanswered_batches.setdefault(batch.sender, []).append(batch)
-            batch.appended_future.add_done_callback(partial(self._on_answer, batch))
+            batch.on_end.append(partial(self._on_answer, batch))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
@@ -184,8 +222,7 @@ class Produce:
         if raw_batch.is_transactional and request.version < PRODUCE_V2:
             # A client of transactions v1 keeps its epoch: the chain has another one for each of its transactions.
             producer, session = await self._transaction_identity(identity, raw_batch, tp), identity
-        outcome = asyncio.get_running_loop().create_future()
-        return StagedBatch(catalog_topic, tp, raw_batch, producer, session, client.principal, outcome)
+        return StagedBatch(catalog_topic, tp, raw_batch, producer, session, client.principal)
 
     async def _check_batch(self, topic: CatalogTopic, records: bytes) -> tuple[CatalogTopic, RawBatch]:
         """Check a batch; return it and the version of the topic by which it is not too large."""
@@ -241,7 +278,7 @@ class Produce:
                 for index, batch in enumerate(batches[:count]):
                     if index in refusals:
                         self._fail(batch, refusals[index])
-                    elif not _is_refused(batch):
+                    elif batch.outcome is None:
                         self._commit(batch)
         finally:
             self._flusher = None
@@ -358,8 +395,10 @@ class Produce:
         for index, new_batch in zip(indexes, encoded_segment.batches, strict=True):
             raw_batch = batches[index].raw_batch
             # aiokafka numbers batches from 0 on though no producer id goes with the numbers; brokers look at neither.
-            sequence = raw_batch.base_sequence if raw_batch.producer_id >= 0 else NO_PRODUCER
-            batches[index].new_batch = replace(new_batch, base_sequence=sequence)
+            is_numbered = raw_batch.producer_id >= 0
+            batches[index].new_batch = (
+                replace(new_batch, base_sequence=raw_batch.base_sequence) if is_numbered else new_batch
+            )
         return encoded_segment.data
 
     # Commits ----------------------------------------------------------------------------------------------------------
@@ -373,7 +412,7 @@ class Produce:
     def _on_commit(self, batch: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
         """Hand the outcome of a commit to a batch; one that its session may explain is looked up first."""
         if answer.cancelled():
-            batch.appended_future.cancel()
+            batch.end(asyncio.CancelledError("its command was withdrawn"))
         elif (error := answer.exception()) is not None:
             if isinstance(error, OUTDATED) and batch.session is not None:
                 self._look_up_refusal(batch, batch.session, error)
@@ -381,24 +420,23 @@ class Produce:
                 self._fail(batch, error)
         else:
             (appended,) = answer.result()
-            if not batch.appended_future.done():
-                batch.appended_future.set_result(appended)
+            batch.end(appended)
             if not appended.duplicate and appended.base_offset >= 0:
                 self._keep_hot(batch, appended)
 
     def _fail(self, batch: StagedBatch, error: BaseException) -> None:
         """Refuse a batch, and, if its client sends it again, those behind it, which it then repeats in order."""
-        _refuse(batch, error)
+        unanswered = [*self._unanswered_batches.get(batch.sender, ())]
+        batch.end(error)
         if not isinstance(error, _RETRIABLE):
             return
         if batch.raw_batch.producer_id >= 0:
             self._repetitions.expect(batch.sender, batch.raw_batch.base_sequence, error)
-        unanswered = self._unanswered_batches.get(batch.sender, [])
         for later_batch in unanswered[unanswered.index(batch) + 1 :] if batch in unanswered else ():
             if later_batch.answer is None or later_batch.answer.cancel():  # No commit has taken it.
-                _refuse(later_batch, error)
+                later_batch.end(error)
 
-    def _on_answer(self, batch: StagedBatch, _: asyncio.Future[Appended]) -> None:
+    def _on_answer(self, batch: StagedBatch) -> None:
         unanswered = self._unanswered_batches[batch.sender]
         unanswered.remove(batch)
         if not unanswered:
@@ -413,7 +451,7 @@ class Produce:
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
                 self._fail(batch, refusal)
             else:
-                _refuse(batch, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
+                batch.end(NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
 
         task = asyncio.get_running_loop().create_task(look_up())
         self._look_ups.add(task)
@@ -429,30 +467,24 @@ class Produce:
 
     # Responses --------------------------------------------------------------------------------------------------------
 
-    async def _respond(
-        self,
-        request: Request,
-        topics: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]],
-        client: Client,
-    ) -> Fields | None:
-        """Wait for all batches of a request, and return its response; None for acks=0."""
+    def _response_fields(self, request: Request, topics: Sequence[_StagedTopic], client: Client) -> Fields | None:
+        """Return the response to a request whose batches have their outcomes; None for acks=0."""
         responses = []
         last_error: BaseException | None = None
         for topic, partitions in topics:
             answers = []
             name, topic_id = field_value(topic, "name", ""), field_value(topic, "topic_id")
             for partition, batch in partitions:
-                try:
-                    if isinstance(batch, Exception):
-                        raise batch
-                    answers.append(self._success_fields(partition.index, batch, await batch.appended_future))
-                except asyncio.CancelledError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - The client gets its code.
-                    last_error = error
-                    answers.append(refusal := _refusal_fields(partition.index, error, request.version))
-                    if isinstance(error, BatchError):
-                        _log_refusal(error, refusal["error_code"], name or str(topic_id), partition.index, client)
+                outcome = batch.outcome if isinstance(batch, StagedBatch) else batch
+                if isinstance(batch, StagedBatch) and isinstance(outcome, Appended):
+                    answers.append(self._success_fields(partition.index, batch, outcome))
+                    continue
+                if not isinstance(outcome, Exception):
+                    raise asyncio.CancelledError("its command was withdrawn")
+                last_error = outcome
+                answers.append(refusal := _refusal_fields(partition.index, outcome, request.version))
+                if isinstance(outcome, BatchError):
+                    _log_refusal(outcome, refusal["error_code"], name or str(topic_id), partition.index, client)
             responses.append({"name": name, "topic_id": topic_id, "partition_responses": answers})
         if request.body.acks == 0:
             if last_error is not None:
@@ -511,21 +543,9 @@ def _depends_on_topic(error: Exception) -> bool:
     return isinstance(error, InvalidRecordError | RecordTooLargeError)
 
 
-def _is_refused(batch: StagedBatch) -> bool:
-    """Whether a batch was refused; that of a disconnected client was only cancelled, and is appended."""
-    return batch.appended_future.done() and not batch.appended_future.cancelled()
-
-
 def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
     """The producer of a batch, as its client knows it, and its partition."""
     return raw.producer_id, raw.producer_epoch, tp
-
-
-def _refuse(batch: StagedBatch, error: BaseException) -> None:
-    """Fail the future of a batch."""
-    if not batch.appended_future.done():
-        batch.appended_future.set_exception(error)
-        batch.appended_future.exception()  # A client that has closed its connection does not ask for it.
 
 
 def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:

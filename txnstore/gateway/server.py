@@ -33,7 +33,7 @@ from txnstore.gateway.errors import code_of, message_of
 from txnstore.gateway.failures import can_report_failure, failure_fields
 from txnstore.gateway.frames import START_SIZE, Frame, MalformedRequestError, Start, check_frame, read_start
 from txnstore.gateway.logs import limited_logger
-from txnstore.gateway.stream import AHEAD, CHUNK, Stream
+from txnstore.gateway.stream import AHEAD, CHUNK, SLICE, Stream
 from txnstore.gateway.wire import PREFIX, Request, field_value, read_request, with_correlation_id, write_response
 
 _LOG = limited_logger(__name__)
@@ -425,13 +425,18 @@ class _Connection:
 
     def __init__(self, server: Server, stream: Stream, client: Client) -> None:
         self._server, self._stream, self._client = server, stream, client
-        #: The responses of Produce requests in order, and the task that sends them; None: all are sent.
-        self._unsent_responses: deque[asyncio.Task[bytes | None]] = deque()
+        #: The staged requests without a response, in order, with the fields that they get.
+        self._staged: deque[tuple[Request, asyncio.Future[Fields | None]]] = deque()
+        #: The task that waits for a client that takes its responses slowly; and what waits until all are sent.
         self._sender: asyncio.Task[None] | None = None
+        self._sent_future: asyncio.Future[None] | None = None
         self._slots = asyncio.Semaphore(MAX_UNANSWERED)
-        #: The task that serves the connection, and the error by which the sender ended it.
+        #: The task that serves the connection, and the error by which something else ended it.
         self._serve_task: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
+        #: The time from which the connection waits for the next request; None: it does not.
+        self._idle_since: float | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         #: The fetch under way, which ends with the connection.
         self._fetch: asyncio.Task[bytes | None] | None = None
         #: Whether no more responses are sent.
@@ -447,6 +452,7 @@ class _Connection:
     async def serve(self) -> None:
         """Read and start requests until the client closes the connection."""
         self._serve_task = asyncio.current_task()
+        self._watch_idle()
         try:
             await self._serve_all()
         except asyncio.CancelledError:
@@ -475,10 +481,7 @@ class _Connection:
                 raise ConnectionResetError("a request of a transaction was given up before it was begun")
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
-                staged_result = await self._server.handler(request.api)(request, self._client)
-                self._send_later(
-                    asyncio.get_running_loop().create_task(self._response(request, staged_result)), reservation
-                )
+                await self._stage(request, reservation)
                 reservation = self._server.budget.new_reservation()  # Its bytes are those of the task now.
                 return
             await self._wait_until_sent()
@@ -564,11 +567,22 @@ class _Connection:
         """Read the length of the next request; the wait for it is limited by the idle time."""
         if self._stream.has(PREFIX.size):
             return await self._stream.read(PREFIX.size)
+        self._idle_since = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(MAX_IDLE if self._client.authenticated else AUTHENTICATION_TIME):
-                return await self._stream.read(PREFIX.size)
-        except TimeoutError:
-            raise ConnectionResetError("the connection is idle") from None
+            return await self._stream.read(PREFIX.size)
+        finally:
+            self._idle_since = None
+
+    def _watch_idle(self) -> None:
+        """Look once in a while whether the client is idle: a timer for each request would cost as much as its bytes."""
+        loop, seconds = asyncio.get_running_loop(), AUTHENTICATION_TIME
+        if self._idle_since is not None:
+            max_idle = MAX_IDLE if self._client.authenticated else AUTHENTICATION_TIME
+            seconds = min(seconds, self._idle_since + max_idle - loop.time())
+        if seconds > 0:
+            self._idle_timer = loop.call_later(seconds, self._watch_idle)
+        else:
+            self._fail(ConnectionResetError("the connection is idle"))
 
     async def _read(self, size: int, reservation: Reservation) -> bytes:
         """Read ``size`` bytes of a request that has begun; a client that is too slow is given up."""
@@ -610,12 +624,10 @@ class _Connection:
         """Whether nothing more arrives; a call, as the value changes while a fetch waits."""
         return self._stream.has_ended
 
-    async def _response(self, request: Request, staged_result: Result = None) -> bytes | None:
-        """Return the bytes of a response, or of an error; ``staged_result``: what the handler of Produce returned."""
+    async def _response(self, request: Request) -> bytes | None:
+        """Return the bytes of a response, or of an error."""
         try:
-            is_staged = request.api == Api.PRODUCE
-            result = staged_result if is_staged else await self._server.handler(request.api)(request, self._client)
-            response = await self._encoded(request, result)
+            response = await self._encoded(request, await self._server.handler(request.api)(request, self._client))
         except ConnectionAbortedError:
             raise
         except Exception as error:  # noqa: BLE001 - Its client gets the code.
@@ -653,38 +665,78 @@ class _Connection:
 
     # Responses --------------------------------------------------------------------------------------------------------
 
-    def _send_later(self, response: asyncio.Task[bytes | None], reservation: Reservation) -> None:
-        response.add_done_callback(lambda _: reservation.release())
-        self._unsent_responses.append(response)
-        if self._sender is None:
-            self._sender = asyncio.get_running_loop().create_task(self._send_all())
-            self._sender.add_done_callback(self._on_sender_end)
+    async def _stage(self, request: Request, reservation: Reservation) -> None:
+        """Begin a Produce request, whose response follows; its bytes are in memory until then."""
+        result: Any = await self._server.handler(request.api)(request, self._client)
+        fields: asyncio.Future[Fields | None] = asyncio.ensure_future(result)
+        fields.add_done_callback(lambda _: reservation.release())
+        self._staged.append((request, fields))
+        fields.add_done_callback(self._send_ready)
 
-    async def _send_all(self) -> None:
-        """Send the responses of Produce requests, in the order of the requests."""
-        while self._unsent_responses:
-            response = self._unsent_responses[0]
-            await asyncio.wait({response})  # It continues if this task is cancelled.
-            await self._send(response.result())
-            self._unsent_responses.popleft()
-            self._slots.release()
+    def _send_ready(self, _: object = None) -> None:
+        """Send the responses of staged requests that are ready, in the order of the requests.
 
-    def _on_sender_end(self, task: asyncio.Task[None]) -> None:
-        """Note that all responses are sent, or end the connection by the error of the sender."""
+        A task sends what the client does not take at once, and then calls this.
+        """
+        try:
+            while self._staged and self._staged[0][1].done() and self._sender is None and self._failure is None:
+                response = self._staged_response(*self._staged[0])
+                if response is None or self._is_closed:
+                    self._end_staged()
+                elif len(response) > SLICE:
+                    self._send_slowly(self._counted_as_unsent(response))
+                else:
+                    self._server.traffic.bytes_out += len(response)
+                    if self._stream.write_slice(response):
+                        self._end_staged()
+                    else:
+                        self._send_slowly(b"")
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - It ends the connection.
+            self._fail(error)
+        if self._sent_future is not None and not self._staged and not self._sent_future.done():
+            self._sent_future.set_result(None)
+
+    def _staged_response(self, request: Request, fields: asyncio.Future[Fields | None]) -> bytes | None:
+        """Encode the response of a staged request, or that of its error; None if there is none."""
+        if fields.cancelled():
+            raise ConnectionResetError("a request was given up")
+        try:
+            found = fields.result()
+            return None if found is None else self._server.encode(request, found)
+        except ConnectionAbortedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - Its client gets the code.
+            return self._server.failure(request, error)
+
+    def _end_staged(self) -> None:
+        """Let another request take the place of the first staged one, whose response is sent."""
+        self._staged.popleft()
+        self._slots.release()
+
+    def _send_slowly(self, response: bytes) -> None:
+        """Send the response of the first staged request by a task, which waits for the client."""
+        self._sender = asyncio.get_running_loop().create_task(self._send(response))
+        self._sender.add_done_callback(self._on_sent_slowly)
+
+    def _on_sent_slowly(self, task: asyncio.Task[None]) -> None:
         self._sender = None
-        if task.cancelled():
-            self._failure = ConnectionResetError("a request was given up")
-        elif (error := task.exception()) is not None:
-            self._failure = error
-        elif self._unsent_responses:  # A response was added after the sender had ended.
-            self._sender = asyncio.get_running_loop().create_task(self._send_all())
-            self._sender.add_done_callback(self._on_sender_end)
-        if self._failure is not None and self._serve_task is not None:
+        if task.cancelled() or task.exception() is not None:
+            self._fail(ConnectionResetError("a request was given up") if task.cancelled() else task.exception())
+            return
+        self._end_staged()
+        self._send_ready()
+
+    def _fail(self, error: BaseException | None) -> None:
+        """End the connection by an error."""
+        self._failure = error
+        if self._serve_task is not None:
             self._serve_task.cancel()
 
     async def _wait_until_sent(self) -> None:
-        while self._sender is not None:
-            await asyncio.wait({self._sender})
+        """Wait until all staged requests have their responses."""
+        while self._staged and self._failure is None:
+            self._sent_future = asyncio.get_running_loop().create_future()
+            await self._sent_future
         if self._failure is not None:
             raise self._failure
 
@@ -706,13 +758,16 @@ class _Connection:
     async def end(self, *, at_once: bool) -> None:
         """Close the connection. Its requests run on, and their bytes count as long as they are in memory."""
         self._is_closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         if self._sender is not None:
-            self._sender.remove_done_callback(self._on_sender_end)
+            self._sender.remove_done_callback(self._on_sent_slowly)
             self._sender.cancel()
-        for response in self._unsent_responses:
+        for _, fields in self._staged:
+            fields.remove_done_callback(self._send_ready)
             if self._server.is_draining:  # The grace period has passed.
-                response.cancel()
-            response.add_done_callback(_log_late_error)
+                fields.cancel()
+            fields.add_done_callback(_log_late_error)
         self._client.room.remove(self._unsent_bytes)
         with suppress(asyncio.CancelledError):
             await self._stream.close(linger=0 if at_once else _LINGER)
@@ -725,9 +780,9 @@ def _is_of_transaction(request: Request) -> bool:
     )
 
 
-def _log_late_error(task: asyncio.Task[bytes | None]) -> None:
+def _log_late_error(fields: asyncio.Future[Fields | None]) -> None:
     """Log the error of a request whose connection was closed."""
-    if not task.cancelled() and (error := task.exception()) is not None:
+    if not fields.cancelled() and (error := fields.exception()) is not None:
         _LOG.debug("a request failed after its connection", exc_info=error, extra={"error": repr(error)})
 
 

@@ -11,7 +11,7 @@ CHUNK = 64 << 10
 #: The bytes that are received before a read asks for them: the memory that a flooding client takes.
 AHEAD = 16 << 10
 #: The bytes that are handed to the transport at a time.
-_SLICE = 256 << 10
+SLICE = 256 << 10
 
 
 class Stream(asyncio.BufferedProtocol):
@@ -52,19 +52,23 @@ class Stream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport, and announce the connection."""
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=_SLICE, low=CHUNK)
+        self.transport.set_write_buffer_limits(high=SLICE, low=CHUNK)
         self._on_connect(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the memory to receive into: as much as a read asks for, or a little ahead of it."""
-        return self._scratch[: max(min(max(self._wanted_bytes, AHEAD) - len(self._buffer), CHUNK), 1)]
+        """Return the memory to receive into: as much as a read asks for, or a little ahead of it.
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Take the bytes that have arrived, and pause when enough are buffered."""
-        self._buffer += self._scratch[:nbytes]
-        if len(self._buffer) >= max(self._wanted_bytes, AHEAD) and not self._reading_paused:
+        It pauses if more bytes arrive than that: by then the loop has run what reads those that came before.
+        """
+        room = min(max(self._wanted_bytes, AHEAD) - len(self._buffer), CHUNK)
+        if room <= 0 and not self._reading_paused:
             self._reading_paused = True
             self.transport.pause_reading()
+        return self._scratch[: max(room, 1)]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that have arrived."""
+        self._buffer += self._scratch[:nbytes]
         if len(self._buffer) >= self._wanted_bytes:
             _wake(self._arrival_future)
 
@@ -158,7 +162,7 @@ class Stream(asyncio.BufferedProtocol):
     # Writing ----------------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes, step: float, gives_up: Callable[[float], bool]) -> None:
-        """Send bytes, and wait until the client has taken all but the last of them.
+        """Send bytes, and wait until the client has taken all but the last of them, and of those before.
 
         Args:
             step: Seconds between two calls of ``gives_up`` while the client takes nothing.
@@ -169,10 +173,8 @@ class Stream(asyncio.BufferedProtocol):
             ConnectionResetError: The connection is lost.
         """
         view = memoryview(data)
-        for position in range(0, len(view), _SLICE):
-            if self.transport.is_closing():
-                raise ConnectionResetError("the connection is lost")
-            self.transport.write(view[position : position + _SLICE])
+        for position in range(0, max(len(view), 1), SLICE):
+            self._write(view[position : position + SLICE])
             waited = 0.0
             while self._writing_blocked and not self._closed_future.done():
                 self._unblocked_future = asyncio.get_running_loop().create_future()
@@ -180,6 +182,20 @@ class Stream(asyncio.BufferedProtocol):
                     waited += step
                     if gives_up(waited):
                         raise TimeoutError(f"the client takes no response for {waited:.0f} s")
+
+    def write_slice(self, data: bytes) -> bool:
+        """Send at most :data:`SLICE` bytes, and return whether the client takes more: else wait by ``write(b"")``.
+
+        Raises:
+            ConnectionResetError: The connection is lost.
+        """
+        self._write(data)
+        return not self._writing_blocked
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if self.transport.is_closing():
+            raise ConnectionResetError("the connection is lost")
+        self.transport.write(data)
 
     async def close(self, *, linger: float) -> None:
         """Close the connection when the client has taken what was sent, at the latest after so many seconds."""

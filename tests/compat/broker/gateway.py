@@ -46,7 +46,7 @@ class GatewayServer:
         self._patched = ExitStack()
         self._patched.enter_context(patch.dict(metadata._FEATURES, {"transaction.version": transactions}))
         # On a busy machine a process without its turn is not a suspended one, and a lost answer is another history.
-        self._patched.enter_context(patch.object(server, "_SUSPENDED", math.inf))
+        self._patched.enter_context(patch.object(server, "_SUSPENSION", math.inf))
         self.clock = ManualClock(time.time_ns() // 1_000_000)  # The records of Java's clients have the time of day.
         self._objects = MemoryStore(clock=self.clock)
         self._read = [0] * chains

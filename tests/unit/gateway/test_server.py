@@ -594,3 +594,76 @@ def test_a_client_that_takes_no_response_is_closed(monkeypatch: pytest.MonkeyPat
         assert server.traffic.closed == {"slow": 1}
 
     run({Api.FETCH: much}, scenario)
+
+
+def _many_partitions(count: int) -> Fields:
+    part = {"index": 0, "error_code": 0, "base_offset": 0, "error_message": "x" * 1000}
+    return {"responses": [{"name": "t", "partition_responses": [part] * count}]}
+
+
+@pytest.mark.parametrize("partitions", [200, 1_000], ids=["a slice", "several slices"])
+def test_responses_of_staged_requests_wait_for_a_client_that_takes_them_slowly(partitions: int) -> None:
+    """Each is encoded when the client has taken those before it, but for the last 256 KB."""
+    encoded: list[object] = []
+
+    class Counted(dict[str, Any]):
+        def __contains__(self, name: object) -> bool:
+            if name == "responses":
+                encoded.append(self)
+            return super().__contains__(name)
+
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
+        fields: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
+        fields.set_result(Counted(_many_partitions(partitions)))
+        return fields
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        frames = [
+            request_frame(Api.PRODUCE, 8, produce_fields("t", record_batch([b"v"])), each) for each in range(1, 61)
+        ]
+        writer.write(b"".join(frames) + request_frame(Api.HEARTBEAT, 0, {}, 61))
+        await settle()
+        assert 0 < len(encoded) < 60
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert [await correlation(reader) for _ in range(61)] == [*range(1, 62)]
+        assert len(encoded) == 60
+
+    run({Api.PRODUCE: stage, Api.HEARTBEAT: answer}, scenario)
+
+
+def test_a_client_that_takes_no_response_of_a_staged_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP", 0.01)
+    monkeypatch.setattr(module, "WRITE_TIMEOUT", 0.05)
+
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
+        fields: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
+        fields.set_result(_many_partitions(200))
+        return fields
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        _, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for number in range(60):
+            writer.write(request_frame(Api.PRODUCE, 8, produce_fields("t", record_batch([b"v"])), number))
+        await until(lambda: bool(server.traffic.closed))
+        assert server.traffic.closed == {"slow": 1}
+
+    run({Api.PRODUCE: stage}, scenario)
+
+
+@pytest.mark.parametrize("authenticates", [False, True])
+def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, authenticates: bool) -> None:
+    """Sooner one whose client has not authenticated; it is looked at once in a while, and at the time."""
+    monkeypatch.setattr(module, "AUTHENTICATION_TIME", 0.02)
+    monkeypatch.setattr(module, "MAX_IDLE", 600.0 if authenticates else 0.1)
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        server.authenticates = authenticates
+        reader, writer = await connect()
+        writer.write(request_frame(Api.API_VERSIONS, 0, {}, 1))
+        assert await correlation(reader) == 1
+        assert await reader.read() == b""
+
+    run({Api.API_VERSIONS: answer}, scenario)
