@@ -29,7 +29,7 @@ from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.redact import redact
 from txnstore.storage.registry import open_store
-from txnstore.threads import load
+from txnstore.threads import is_loaded, load
 from txnstore.times import Time
 from txnstore.validation import check_choice
 
@@ -1110,8 +1110,21 @@ class Store:
 
 
 def _merge_later(opened: OpenParts, state: State) -> None:
-    """Merge the small commits of a chain in the background."""
+    """Merge the small commits of a chain in the background.
+
+    What that needs takes 0.2 s to import: no commit waits for it.
+    """
+    if is_loaded("txnstore.compactor.compact.background"):
+        _merge(opened, state)
+        return
+    try:
+        opened.background.submit(_merge, opened, state, in_background=True)
+    except Exception:  # noqa: BLE001 - no thread or no memory for the task: it is tried again, logged and counted
+        _merge(opened, state)
+
+
+def _merge(opened: OpenParts, state: State, *, in_background: bool = False) -> None:
     load("txnstore.compactor.compact.background")
     from txnstore.compactor.compact.background import merge_later
 
-    merge_later(opened, state)
+    merge_later(opened, state, in_background=in_background)

@@ -339,8 +339,7 @@ def load(name: str) -> None:
 
     An interrupt in the middle of an ``import`` leaves Python's import lock acquired: every later import waits forever.
     """
-    module = sys.modules.get(name)
-    if module is not None and not getattr(module.__spec__, "_initializing", False):
+    if is_loaded(name):
         return
     place = (os.getpid(), name)
     task = _loads.get(place) or _loads.setdefault(place, Task(partial(importlib.import_module, name)))
@@ -350,6 +349,12 @@ def load(name: str) -> None:
         except RuntimeError:
             task.run()
         task.wait()
+
+
+def is_loaded(name: str) -> bool:
+    """Whether a module is imported, and no thread is in the middle of that."""
+    module = sys.modules.get(name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 #: The imports of :func:`load`, by process and name.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,12 +90,12 @@ class _BackgroundMerger:
         #: The objects that stay as they are: see :attr:`BackgroundReport.damaged`.
         self._damaged_objects = set[str]()
 
-    def begin(self, parts: OpenParts, state: State) -> None:
-        """Merge in the background, unless a task does so already."""
+    def begin(self, parts: OpenParts, state: State, submit: Callable[..., object]) -> None:
+        """Merge by a task, unless one does so already."""
         if not self._task_lock.acquire(blocking=False):
             return
         try:
-            parts.background.submit(self._merge, parts, state)
+            submit(self._merge, parts, state)
         except BaseException:
             self._task_lock.release()
             raise
@@ -127,16 +127,23 @@ class _BackgroundMerger:
             self._failed_kinds.add(kind)
 
 
-def merge_later(parts: OpenParts, state: State) -> None:
+def merge_later(parts: OpenParts, state: State, *, in_background: bool = False) -> None:
     """Merge the small commits of a chain in the background, unless a thread does so: the next checkpoint has the rest.
 
     Raises nothing: the commit that made it due is durable. A failure is logged and counted.
+
+    Args:
+        in_background: This thread is one of the background: it merges.
     """
     try:
         merger: _BackgroundMerger = parts.connection.cached((_BackgroundMerger, state.chain), _BackgroundMerger)
-        merger.begin(parts, state)
+        merger.begin(parts, state, _call if in_background else parts.background.submit)
     except Exception as error:  # noqa: BLE001 - no thread or no memory for the task: logged and counted
         _report_failure(parts, state, error)
+
+
+def _call(merge: Callable[..., object], *arguments: object) -> None:
+    merge(*arguments)
 
 
 def _report_failure(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:

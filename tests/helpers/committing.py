@@ -72,7 +72,7 @@ class _Steps:
     def put(self, message: object) -> None:
         self._inner.put(message)
 
-    def get(self, timeout: float) -> object:
+    def get(self, timeout: float | None) -> object:
         message = self._inner.get(timeout)
         self._step()
         return message

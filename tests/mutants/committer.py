@@ -38,7 +38,7 @@ COMMITTER = (
     Mutant(
         "a committer carries what came over an older channel",
         Committer._is_allowed,
-        "self._callers.get(origin.writer_id) is origin.channel and",
+        "self.callers.get(origin.writer_id) is origin.channel and",
         "",
         settings=_SHARED,
     ),
@@ -65,7 +65,7 @@ COMMITTER = (
     ),
     Mutant(
         "a committer asks as one who has every right",
-        Committer._carry,
+        Committer.asked,
         "QueuedCommand($command, $principal, Origin(",
         "QueuedCommand($command, 'User:root', Origin(",
         test=f"{_SEAMS}test_refusals_for_a_principal_of_one_process_do_not_affect_the_commands_of_others",
@@ -79,8 +79,8 @@ COMMITTER = (
     ),
     Mutant(
         "a committer does not read the rules that a caller has read",
-        Committer._carry,
-        "self._chain.read_catalog($commands.catalog)",
+        Committer.asked,
+        "self._chain.read_catalog($message.catalog)",
         "pass",
         test=f"{_SEAMS}test_rules_that_a_caller_has_read_in_another_chain_hold_for_what_it_hands_over",
     ),

@@ -121,12 +121,12 @@ class Chain:
         writer_id = self._runtime.new_id()
         #: Counters. Those of commits are written by the holder of `_head`, those of checkpoints by the saver.
         self.metrics = ChainMetrics()
-        #: The order of writers. Threads that read append the writers of entries; all else is done under `_head`.
-        self._turns = Turns(writer_id)
         #: Up to where entries may be deleted.
         self.boundaries = Boundaries(context, number)
         #: Shares the entries of the chain with other processes; None: with none.
         self._committer = self._make_committer(writer_id)
+        #: The order of writers. Threads that read append the writers of entries; all else is done under `_head`.
+        self._turns = Turns(writer_id, () if self._committer is None else self._committer.callers)
         places = (lambda _: ()) if self._committer is None else self._committer.places
         self._tail = Tail(self._objects, self._keys, number, context.pool, self._record, self.boundaries, places)
         self._loader = Loader(context, number, self._tail, self.boundaries)

@@ -13,6 +13,7 @@ enough, within bounds.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 
 from txnstore.core.model import value_class
 
@@ -72,10 +73,12 @@ class Turns:
 
     Args:
         writer: The id of this writer.
+        callers: Those whose commands it commits: they write no entries of their own, so it waits for no turn of theirs.
+            Any thread may change it.
     """
 
-    def __init__(self, writer: str) -> None:
-        self._writer = writer
+    def __init__(self, writer: str, callers: Container[str] = ()) -> None:
+        self._writer, self._callers = writer, callers
         # The committing thread alone writes these fields, and any thread that reads entries appends to `_undated`.
         #: The order: the writers that have used each of their turns, the least recently served first.
         self._order: list[str] = []
@@ -157,6 +160,8 @@ class Turns:
     def is_contended(self, now: float) -> bool:
         """Whether other writers have written entries lately."""
         busy = bool(self.latency) and now - self._newest_at <= IDLE * self.latency
+        if busy:
+            self._order = [writer for writer in self._order if writer not in self._callers]
         return busy and self._order not in ([], [self._writer])
 
     def next(self, now: float, losses: int) -> Wait | None:

@@ -150,16 +150,23 @@ class _Mailbox:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler, self._waiting = scheduler, _Waiting(scheduler)
         self._messages: deque[object] = deque()
+        self._is_dead = False
 
     def put(self, message: object) -> None:
         self._messages.append(message)
         self._waiting.wake()
 
-    def get(self, timeout: float) -> object:
-        until = self._scheduler.now + round(timeout * 1000)
-        while not self._messages and self._scheduler.now < until:
-            self._waiting.wait(until - self._scheduler.now)
+    def get(self, timeout: float | None) -> object:
+        until = None if timeout is None else self._scheduler.now + round(timeout * 1000)
+        while not (self._messages or self._is_dead) and (until is None or self._scheduler.now < until):
+            self._waiting.wait(None if until is None else until - self._scheduler.now)
         return self._messages.popleft() if self._messages else None
+
+    def die(self) -> None:
+        """Its process has ended: no thread waits any more."""
+        self._is_dead = True
+        self._messages.clear()
+        self._waiting.wake()
 
 
 class Meeting:
@@ -169,6 +176,7 @@ class Meeting:
         self._machine, self._process = machine, process
         self._ends: list[_End] = []
         self._listening: list[_Listening] = []
+        self._mailboxes: list[_Mailbox] = []
         self._dead = False
 
     def meet(
@@ -209,7 +217,8 @@ class Meeting:
 
     def mailbox(self) -> _Mailbox:
         """Make a mailbox."""
-        return _Mailbox(self._machine.scheduler)
+        self._mailboxes.append(_Mailbox(self._machine.scheduler))
+        return self._mailboxes[-1]
 
     def start(self, run: Callable[[], object]) -> None:
         """Run something in a task of its own, which ends with its process."""
@@ -229,3 +238,5 @@ class Meeting:
             listening.close()
         for end in self._ends:
             end.close()
+        for mailbox in self._mailboxes:
+            mailbox.die()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -1002,6 +1005,33 @@ def test_a_merge_that_cannot_begin_does_not_hold_up_the_next_one(store: Store) -
     for executor, expected in executors:
         background.merge_later(OpenParts(parts.connection, parts.chains, parts.pool, executor), state)
         assert merged(store) == expected
+
+
+#: A process whose tasks of the background run at its end.
+_UNTIL_A_CHECKPOINT = """
+import sys
+from tests.harness.executors import DeferredExecutor
+from txnstore.chain.context import CHECKPOINT_EVERY
+from txnstore.runtime import Runtime
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
+
+background = DeferredExecutor()
+with create_on(MemoryStore(), runtime=Runtime(background=lambda: background)) as store:
+    store.create_topic("t")
+    with store.producer(linger=None) as producer:
+        for _ in range(CHECKPOINT_EVERY):
+            producer.send("t", b"v").result()
+    assert "txnstore.compactor" not in sys.modules, "imported by a commit"
+    background.run_all()
+    assert store.metrics().background_merged_batches > 0
+"""
+
+
+@pytest.mark.slow
+def test_the_commit_that_makes_a_merge_due_does_not_wait_until_its_modules_are_imported() -> None:
+    command = [sys.executable, "-c", _UNTIL_A_CHECKPOINT]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
 
 
 @pytest.mark.parametrize("in_background", [True, False])

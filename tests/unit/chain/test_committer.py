@@ -372,6 +372,25 @@ def test_a_committer_carries_nothing_of_an_older_channel() -> None:
     assert admitted == []
 
 
+def test_what_a_caller_asks_for_next_is_queued_before_all_waits_for_the_answer_before_it() -> None:
+    """Else a thread that is not awake yet to read it would let it miss an entry."""
+    committer, meetings = caller()
+    made: Any = committer
+    channel, queued, committed = Other(), list[QueuedCommand](), list[QueuedCommand]()
+    made.chain.read_catalog = lambda until: None
+    made.chain.enqueue_all = queued.extend
+    made.chain.commit_queued = committed.append
+    committer.greeted(encode_message(Hello(PLACE.chain, "x")), channel)
+    for number in (1, 2):
+        committer.asked(encode_message(Commands(0, 0, 0, ((number, "User:x", waiting().command),))), "x", channel)
+    assert [each.origin.number for each in queued if each.origin] == [1, 2]
+    assert committed == []
+    while meetings.mail:
+        committer.carry(*made._queued.get(0))
+    assert committed == queued
+    assert [each for each in channel.asked if isinstance(each, Declined)] == [Declined((1,)), Declined((2,))]
+
+
 @pytest.mark.parametrize(("claimed_ms", "patience_ms"), [(20.0, 1_000), (2_500.0, 2_500), (20_000.0, 3_000)])
 def test_the_first_latency_of_a_committer_makes_no_caller_wait_for_long(claimed_ms: float, patience_ms: int) -> None:
     other = Other()

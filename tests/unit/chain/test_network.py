@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -22,7 +23,9 @@ from txnstore.chain.codec import encode
 from txnstore.chain.committer import network as module
 from txnstore.chain.committer.channel import Channel, ChannelClosedError, SocketChannel
 from txnstore.chain.committer.network import (
+    FIRST_PAUSE_MS,
     LOOK_MS,
+    MAX_PAUSE_MS,
     RETRY_MS,
     CommitterDocument,
     TcpNetwork,
@@ -307,12 +310,31 @@ def test_a_look_is_a_request_at_most_once_in_a_while(machine: Make) -> None:
     assert len(objects.requests) == before + 5
 
 
-def test_a_lone_process_looks_once(machine: Make) -> None:
+def test_a_lone_process_looks_ever_more_rarely(machine: Make) -> None:
     objects = FaultStore(MemoryStore())
     alone = machine(objects)
     for _ in range(3):
         assert alone.meet(listen=False) is None
     assert [request.operation for request in objects.requests] == ["get"]
+    looks = []
+    for _ in range(600_000 // FIRST_PAUSE_MS):
+        alone.clock.advance(FIRST_PAUSE_MS)
+        before = len(objects.requests)
+        assert alone.meet(listen=False) is None
+        looks += [alone.clock()] * (len(objects.requests) - before)
+    pauses = [later - earlier for earlier, later in pairwise(looks)]
+    assert pauses == [min(FIRST_PAUSE_MS * 2**number, MAX_PAUSE_MS) for number in range(1, len(pauses) + 1)]
+    assert pauses[-1] == MAX_PAUSE_MS
+
+
+def test_the_winner_of_each_race_finds_those_that_lose(machine: Make) -> None:
+    """It meets no entry of theirs, and so would never listen."""
+    winner, loser = machine(), machine()
+    assert winner.meet(listen=False) is None
+    loser.listen()
+    assert winner.meet(listen=False) is None
+    winner.clock.advance(FIRST_PAUSE_MS)
+    assert winner.call(listen=False) is not None
 
 
 def test_a_process_that_cannot_be_reached_goes_on_and_is_not_called_again_at_once(

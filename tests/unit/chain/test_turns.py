@@ -12,12 +12,12 @@ from txnstore.chain.turns import JOIN, LOOK, NEXT, PATIENCE, SOON, Turns, Wait
 A, B, C, D = "aaa", "bbb", "ccc", "ddd"
 
 
-def turns_of(writer: str, entries: str = "", *, every: float = 100.0) -> Turns:
+def turns_of(writer: str, entries: str = "", *, every: float = 100.0, callers: set[str] | None = None) -> Turns:
     """What a writer knows that has polled each entry of others, one every 100 ms from 0 on, with a latency of 100 ms.
 
     ``entries``: their writers, by the first letters of their names.
     """
-    turns = Turns(writer)
+    turns = Turns(writer, callers or ())
     turns.record_read(0, head=True)
     turns.lost(0, 200)
     for number, letter in enumerate(entries, 1):
@@ -40,6 +40,20 @@ def test_a_writer_that_has_seen_no_other_never_waits() -> None:
     for number in range(1, 50):
         turns.won(number, number * 100 - 30, number * 100)
         assert turns.next(number * 100, 0) is None
+
+
+@pytest.mark.parametrize("writer", [A, D])
+def test_a_writer_waits_for_no_turn_of_those_whose_commands_it_commits(writer: str) -> None:
+    """They have written before they met it, and write no more; another one that writes is waited for."""
+    callers = {B, C}
+    turns = turns_of(writer, "abcbc", callers=callers)
+    if writer == D:
+        turns = turns_of(writer, "bcbcb", callers=callers)
+    assert not turns.is_contended(500)
+    assert turns.next(500, 0) is None
+    turns = turns_of(writer, "abcbc", callers=callers)
+    callers.remove(B)  # It has parted.
+    assert turns.is_contended(500)
 
 
 def test_entries_found_on_opening_are_of_no_known_age() -> None:

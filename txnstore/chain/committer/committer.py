@@ -2,7 +2,7 @@
 
 A process that meets other writers asks whether one of them listens, and listens itself if not. From then on its
 commands go to that process, which commits them as if they were those of threads of its own. Each caller has a thread
-there, which waits as a thread of that process would. See docs/internals/design/committer.md.
+there, which reads and queues them, and one thread commits those of all. See docs/internals/design/committer.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from txnstore._version import __version__
 from txnstore.chain.codec import Entry
@@ -29,7 +29,7 @@ from txnstore.chain.committer.messages import (
     decode_message,
     encode_message,
 )
-from txnstore.chain.committer.rendezvous import Listener, Rendezvous
+from txnstore.chain.committer.rendezvous import Listener, Mailbox, Rendezvous
 from txnstore.chain.group_commit import NotCarriedError, Origin, QueuedCommand
 from txnstore.chain.payload import line_of
 from txnstore.core.model import value_class
@@ -173,9 +173,14 @@ class Committer:
         #: Wakes the thread that gathers commands, while one does.
         self._arrivals = rendezvous.mailbox()
         self._is_gathering = False
-        #: The channels of the callers, by writer id. Any thread that has an entry reads it, without the lock.
-        self._callers: dict[str, Channel] = {}
-        #: Guards who joins and parts: a closed committer, and one that calls another process, has no callers.
+        #: The channels of the callers, by writer id. Any thread that has an entry reads it, without the lock; their
+        #: turns are not waited for.
+        self.callers: dict[str, Channel] = {}
+        #: The commands of callers that are queued, for the thread that commits them; it ends at None.
+        self._queued = rendezvous.mailbox()
+        self._is_carrying = False
+        #: Guards whether that thread was started, and who joins and parts: a closed committer, and one that calls
+        #: another process, has no callers.
         self._lock = threading.RLock()
         self._closed = False
 
@@ -443,7 +448,7 @@ class Committer:
         self.horizons.record(entry)
         if entry.carried and self._handed:
             self._found.update(find_answers(inside, entry, self._writer_id, dict(self._handed)))
-        if self._callers:
+        if self.callers:
             self.push(entry.sequence, data, durable=False)
 
     def skip(self, sequence: int) -> None:
@@ -459,11 +464,11 @@ class Committer:
 
     def push(self, sequence: int, data: bytes, *, durable: bool) -> None:
         """Send an entry to all callers; called by any thread."""
-        if not self._callers:
+        if not self.callers:
             return
         is_whole = len(data) <= MAX_PUSHED
         frame = encode_message(Stored(sequence, durable, is_whole, data if is_whole else line_of(data)))
-        for channel in list(self._callers.values()):
+        for channel in list(self.callers.values()):
             channel.send(frame)
 
     def admit(self, waiters: list[QueuedCommand]) -> None:
@@ -476,7 +481,7 @@ class Committer:
 
     def _is_allowed(self, origin: Origin) -> bool:
         """Whether the next entry may carry a command: its process may have handed it over again by a newer channel."""
-        return self._callers.get(origin.writer_id) is origin.channel and self.horizons.allow(origin)
+        return self.callers.get(origin.writer_id) is origin.channel and self.horizons.allow(origin)
 
     def gather(self, waiters: Sequence[QueuedCommand], take: Callable[[], object]) -> None:
         """Wait a little for the next commands of the processes that the newest entry of this one has served.
@@ -496,7 +501,7 @@ class Committer:
             while True:
                 take()
                 arrived = {each.origin.writer_id if each.origin is not None else self._writer_id for each in waiters}
-                missing = (served - arrived) & {self._writer_id, *self._callers}
+                missing = (served - arrived) & {self._writer_id, *self.callers}
                 remaining = until - self._runtime.monotonic()
                 if not missing or remaining <= 0 or self._arrivals.get(remaining / 1000) is None:
                     return
@@ -517,36 +522,41 @@ class Committer:
         return hello.writer_id
 
     def asked(self, frame: bytes, writer_id: str, channel: Channel) -> None:
-        """Commit what a caller asks for, in its thread."""
+        """Queue what a caller asks for: the next entry of this process carries it."""
         message = decode_message(frame)
-        if isinstance(message, Commands):
-            self._carry(message, writer_id, channel)
+        if not isinstance(message, Commands):
+            return
+        self._chain.read_catalog(message.catalog)
+        waiters = [
+            QueuedCommand(command, principal, Origin(writer_id, number, message.after, message.not_before, channel))
+            for number, principal, command in message.handed
+        ]
+        self._chain.enqueue_all(waiters)
+        self._queued.put((waiters, channel))
 
     def parted(self, writer_id: str, channel: Channel) -> None:
         """Forget a caller whose channel has ended."""
         with self._lock:
-            if self._callers.get(writer_id) is channel:
-                del self._callers[writer_id]
+            if self.callers.get(writer_id) is channel:
+                del self.callers[writer_id]
                 self.horizons.leave(writer_id)
 
     def _welcome(self, writer_id: str, channel: Channel) -> None:
         with self._lock:
             if self._closed or self._channel is not None:
                 raise ChannelClosedError
-            self._callers[writer_id] = channel  # From now on it is sent all entries.
+            if not self._is_carrying:
+                weakref.finalize(self, self._queued.put, None)
+                self._rendezvous.start(partial(_carry, weakref.ref(self), self._queued))
+                self._is_carrying = True
+            self.callers[writer_id] = channel  # From now on it is sent all entries.
         state = self._chain.state
         recorded = self.horizons.join(writer_id, state.sequence)
         patience_ms = PATIENCE * self._chain.latency_ms()
         channel.send(encode_message(Welcome(state.sequence, state.entry_hash, recorded, patience_ms)))
 
-    def _carry(self, commands: Commands, writer_id: str, channel: Channel) -> None:
-        """Commit the commands of a caller as those of a thread of this process."""
-        self._chain.read_catalog(commands.catalog)
-        waiters = [
-            QueuedCommand(command, principal, Origin(writer_id, number, commands.after, commands.not_before, channel))
-            for number, principal, command in commands.handed
-        ]
-        self._chain.enqueue_all(waiters)
+    def carry(self, waiters: Sequence[QueuedCommand], channel: Channel) -> None:
+        """Commit commands of a caller as those of a thread of this process, unless entries have them."""
         doubtful = False
         for waiter in waiters:
             try:
@@ -556,22 +566,22 @@ class Committer:
                 if isinstance(error, StorageError | StoreNotFoundError):
                     self._may_listen = False
         declined = tuple(
-            number
-            for (number, _, _), waiter in zip(commands.handed, waiters, strict=True)
-            if waiter.error is not None or not waiter.events
+            waiter.origin.number
+            for waiter in waiters
+            if waiter.origin is not None and (waiter.error is not None or not waiter.events)
         )
         if not self._may_listen:  # Its callers may be able to write. A store that was deleted needs no port.
             self._stop_serving(but=channel)
         if declined and not doubtful:
             channel.send(encode_message(Declined(declined)))
         if doubtful or not self._may_listen:
-            raise ChannelClosedError  # If it is doubtful, the caller has to find out what is stored.
+            channel.close()  # If it is doubtful, the caller has to find out what is stored.
 
     def _stop_serving(self, but: Channel | None = None) -> None:
         """Listen no more, and part from all callers but one."""
         with self._lock:
             listener, self._listener = self._listener, None
-            callers = [channel for channel in self._callers.values() if channel is not but]
+            callers = [channel for channel in self.callers.values() if channel is not but]
         if listener is not None:
             listener.close()
         for channel in callers:
@@ -583,6 +593,7 @@ class Committer:
             self._closed = True
             channel = self._channel
         self._stop_serving()
+        self._queued.put(None)
         if channel is not None:
             self._leave(channel)
 
@@ -668,3 +679,14 @@ def _serve(committer: weakref.ref[Committer], channel: Channel) -> None:
         server = committer()
         if server is not None and writer_id is not None:
             server.parted(writer_id, channel)
+
+
+def _carry(committer: weakref.ref[Committer], queued: Mailbox) -> None:
+    """Commit what callers have queued, in order; keeps no committer alive meanwhile."""
+    while True:
+        commands: Any = queued.get(None)
+        server = committer()
+        if server is None or commands is None:
+            return
+        server.carry(*commands)
+        del server, commands

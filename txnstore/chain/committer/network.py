@@ -49,6 +49,9 @@ STEP_SECONDS, PROOF_SECONDS = 1.0, 3.0
 RETRY_MS = 60_000
 #: A process that listens looks so many ms after its last look whether another one was announced.
 LOOK_MS = 1_000
+#: One that neither listens nor calls looks again so many ms after its first look, and twice as long after each one: the
+#: winner of each race of a fast chain meets no entry of those that lose.
+FIRST_PAUSE_MS, MAX_PAUSE_MS = 250, 60_000
 #: The longest frame, and the most callers, before they have shown that they may write.
 _MAX_FIRST_FRAME, _MAX_STRANGERS = 4_096, 32
 _BACKLOG = 128
@@ -349,8 +352,9 @@ class NetworkMeeting:
 
     def __init__(self, network: Links, chain: int, machine: Rendezvous) -> None:
         self._network, self._chain, self._machine = network, chain, machine
-        #: When the announcement was last read; None: never. One that is made later is found when its entries are met.
+        #: When the announcement was last read; None: never. And after how many ms it is read again at any commit.
         self._looked_at: int | None = None
+        self._pause_ms = FIRST_PAUSE_MS
         #: When each process that was called in vain, by its certificate, may be called again.
         self._retry_at: dict[str, int] = {}
         #: The process that has replaced this one: it is called before this one leaves its place.
@@ -386,11 +390,14 @@ class NetworkMeeting:
         return None if met is None and not announced else Met(None, listener=listener)
 
     def _must_look(self, *, listen: bool) -> bool:
-        """Whether the announcement is to be read: once, before it is replaced, and not too often while others write."""
-        return self._looked_at is None or (listen and (self._may_announce() or self._is_due()))
+        """Whether the announcement is to be read: ever more rarely, before it is replaced, and while others write."""
+        if self._is_due(self._pause_ms):
+            self._pause_ms = self._pause_ms if self._looked_at is None else min(2 * self._pause_ms, MAX_PAUSE_MS)
+            return True
+        return listen and (self._may_announce() or self._is_due())
 
-    def _is_due(self) -> bool:
-        return self._looked_at is None or self._network.runtime.monotonic() - self._looked_at >= LOOK_MS
+    def _is_due(self, after_ms: int = LOOK_MS) -> bool:
+        return self._looked_at is None or self._network.runtime.monotonic() - self._looked_at >= after_ms
 
     def _read(self) -> CommitterDocument | None:
         """Read which process is announced; None: none that this one may call now."""

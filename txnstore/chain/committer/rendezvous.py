@@ -74,8 +74,8 @@ class Mailbox(Protocol):
         """Add a message."""
         ...
 
-    def get(self, timeout: float) -> object:
-        """Return the next message; None after ``timeout`` seconds."""
+    def get(self, timeout: float | None) -> object:
+        """Return the next message; None after ``timeout`` seconds, if there is a timeout."""
         ...
 
 
@@ -181,9 +181,9 @@ class _QueueMailbox:
     def put(self, message: object) -> None:
         self._queue.put(message)
 
-    def get(self, timeout: float) -> object:
+    def get(self, timeout: float | None) -> object:
         try:
-            return self._queue.get(timeout=max(0.0, timeout))
+            return self._queue.get(timeout=None if timeout is None else max(0.0, timeout))
         except Empty:
             return None
 
