@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import T0
-from txnstore.compactor.compact.memory import MIN_MEMORY, Memory
+from txnstore.compactor.compact.memory import DEFAULT_MEMORY, MIN_MEMORY, Memory
 from txnstore.segment.schema import RECORD_SCHEMA
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
@@ -70,13 +70,16 @@ def test_a_clean_needs_the_same_memory_for_a_partition_of_any_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_objects")
-@pytest.mark.parametrize(("policy", "count"), [("compact", 3), ("delete", 6)])
-def test_with_a_small_limit_row_groups_are_small(policy: str, count: int) -> None:
-    """So that the next clean or merge decodes few rows at a time, too."""
+@pytest.mark.parametrize(
+    ("policy", "limit", "count"),
+    [("compact", MIN_MEMORY, 3), ("delete", MIN_MEMORY, 6), ("delete", DEFAULT_MEMORY, 3)],
+)
+def test_row_groups_are_small(policy: str, limit: int, count: int) -> None:
+    """So that the next clean or merge, and a gateway, decode few rows at a time."""
     with filled(12, policy) as store:
-        store.compact(memory_limit=MIN_MEMORY)
+        store.compact(memory_limit=limit)
         (batch,) = connection_of(store).view().partitions[T0].batches
         file = pq.ParquetFile(pa.BufferReader(connection_of(store).objects.get(batch.segment.key))).metadata
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
     assert len(groups) == count
-    assert max(group.total_byte_size for group in groups) <= Memory(MIN_MEMORY).rows + (1 << 20)
+    assert max(group.total_byte_size for group in groups) <= Memory(limit).rows + (1 << 20)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import batches, rows
-from txnstore.compactor.compact import clean, sources
+from txnstore.compactor.compact import copying, sources
 from txnstore.compactor.compact.encoding import BackgroundQueue
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.sources import in_blocks
@@ -92,7 +92,7 @@ def test_an_interrupt_waits_for_the_rows_that_are_being_encoded(more: int) -> No
 def test_a_clean_with_one_thread_in_its_pool_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """No task of the pool waits for another one, though each segment waits for the sums of its rows."""
     monkeypatch.setattr(sources, "_FETCHES", 1)
-    monkeypatch.setattr(clean, "SegmentWriter", partial(SegmentWriter, row_group_rows=64))
+    monkeypatch.setattr(copying, "SegmentWriter", partial(SegmentWriter, row_group_rows=64))
     clock = ManualClock()
     runtime = Runtime(clock, clock.sleep, random.Random(0), executor=lambda: Workers(1))
     with create_on(MemoryStore(clock=clock), runtime=runtime) as store:
