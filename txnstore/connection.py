@@ -265,7 +265,7 @@ class Connection:
 
     def _load(self) -> _Opened:
         """Read the identity and the first hint concurrently, then the chains."""
-        began = self.runtime.monotonic()
+        began_at = self.runtime.monotonic()
         if isinstance(self.objects.inner, BackupObjects):  # It may have a later cut by now, or be a store.
             self.objects = RecentObjects(self.counts)
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
@@ -296,10 +296,11 @@ class Connection:
             network=self._network(document.store_id),
         )  # fmt: skip
         chains = Chains(context, workers)
-        chains.identity.was_read(began)
+        chains.identity.was_read(began_at)
         chains.load(hint)
         self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, background))
-        duration_ms, entries = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)
+        duration_ms = self.runtime.monotonic() - began_at
+        entries = sum(chain.state.sequence for chain in chains)
         fields = {
             "url": redact(self.url),
             "store_id": document.store_id,
@@ -387,7 +388,7 @@ class Connection:
             return [
                 answer for _, group in groupby(requests, _group_key) for answer in self._submit_group(opened, [*group])
             ]
-        began, chain = self.measurements.clock(), opened.chains[chain_number]
+        began_at, chain = self.measurements.clock(), opened.chains[chain_number]
         commits: list[Callable[[], Any]] = []
         for command, principal in requests:
             try:
@@ -397,7 +398,7 @@ class Connection:
             except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
                 commits.append(partial(_raise_error, error))
         answers = [_result_or_error(commit) for commit in commits]
-        self.measurements.add("commit", began)
+        self.measurements.add("commit", began_at)
         # The coordinator copies a topic that a chain does not know yet, and those that wait for it keep their order.
         for index, (command, principal) in enumerate(requests) if chain_count > 1 else ():
             if isinstance(answers[index], UnknownTopicOrPartitionError):
@@ -430,13 +431,13 @@ class Connection:
 
     def _submit(self, opened: _Opened, command: Command, principal: str | None = None) -> Any:
         """Submit a command as a principal to the only chain, or through the coordinator, and measure it."""
-        began = self.measurements.clock()
+        began_at = self.measurements.clock()
         target = opened.catalog if opened.document.chains == 1 else opened.coordinator
         try:
             with asking(principal):
                 return target.submit(self._add_context(opened, command))
         finally:
-            self.measurements.add("commit", began)
+            self.measurements.add("commit", began_at)
 
     def _add_context(self, opened: _Opened, command: Command) -> Command:
         """Add to a command what only this process knows: limits of the store, expired members."""
@@ -513,7 +514,11 @@ class Connection:
             return False
         failed_at: dict[int, int] = self.cached("transactions not ended", dict)
         now = self.runtime.monotonic()
-        candidates = [each for each in producer_ids if each not in failed_at or now - failed_at[each] >= _END_RETRY_MS]
+        candidates = [
+            producer_id
+            for producer_id in producer_ids
+            if producer_id not in failed_at or now - failed_at[producer_id] >= _END_RETRY_MS
+        ]
         abandoned = find_abandoned(self.chains.ages, self.view(refresh=False), candidates)
         if not abandoned:
             return False
@@ -612,7 +617,8 @@ class Connection:
 
     def metrics(self) -> StoreMetrics:
         """The counters and durations since the store was opened."""
-        counts, metrics = self.counts.snapshot(), [chain.metrics for chain in self.chains]
+        counts = self.counts.snapshot()
+        metrics = [chain.metrics for chain in self.chains]
         return StoreMetrics(
             gets=counts.get + counts.stat,
             puts=counts.puts,

@@ -563,8 +563,10 @@ def joined(errors: Sequence[TxnStoreError], what: str) -> TxnStoreError | None:
     if len(unique) <= 1:
         return next(iter(unique.values()), None)
     kinds = {type(error) for error in unique.values()}
-    damaged = any(issubclass(kind, CorruptionError) for kind in kinds)
-    kind = CorruptionError if damaged else kinds.pop() if len(kinds) == 1 else StorageError
+    if any(issubclass(kind, CorruptionError) for kind in kinds):
+        kind: type[TxnStoreError] = CorruptionError
+    else:
+        kind = kinds.pop() if len(kinds) == 1 else StorageError
     error = kind(f"{len(unique)} {what}: {'; '.join(unique)}")
     error.__cause__ = errors[0]
     return error

@@ -885,7 +885,7 @@ class Store:
         load("txnstore.compactor")
         from txnstore.compactor import delete_records
 
-        return {tp: item.new_log_start for tp, item in delete_records(self._connection, offsets).items()}
+        return {tp: deleted.new_log_start for tp, deleted in delete_records(self._connection, offsets).items()}
 
     def erase(
         self,

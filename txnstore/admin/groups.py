@@ -185,11 +185,11 @@ def reset_offsets(
             group_offset(tp, _target_offset(connection, view, tp, to))
             for tp in _partitions_to_reset(view, name, topics)
         )
-    for item in items:
-        check_offset(item.tp, view.find_partition(item.tp), Isolation.READ_UNCOMMITTED, item.offset)
+    for offset in items:
+        check_offset(offset.tp, view.find_partition(offset.tp), Isolation.READ_UNCOMMITTED, offset.offset)
     if items and not dry_run:
         connection.submit(ResetOffsets(TxnOffsets(name, items)))
-    return {item.tp: item.offset for item in items}
+    return {offset.tp: offset.offset for offset in items}
 
 
 def _partitions_to_reset(view: View, name: str, topics: Sequence[str] | None) -> list[TopicPartition]:
@@ -276,6 +276,7 @@ def _describe_member(group: Group, member: Member) -> GroupMember:
 
 
 def _describe_classic_member(group: Group, member: ClassicMember) -> GroupMember:
+    """Describe a member that a gateway keeps: it has no lease, and waits for no partition."""
     protocol_type = group.classic.protocol_type if group.classic is not None else None
     return GroupMember(
         member_id=member.member_id,

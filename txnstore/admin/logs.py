@@ -61,7 +61,9 @@ def dump_log(
     chain = chain_of_partition(tp, view.chains)
     first_offset = log.log_start if start is None else max(start, log.log_start)
     head = view.states[chain].sequence
-    traces, oldest_sequence, deleted_up_to = Traces([tp]), head + 1, connection.chains[chain].boundaries.last().sequence
+    traces = Traces([tp])
+    oldest_sequence = head + 1
+    deleted_up_to = connection.chains[chain].boundaries.last().sequence
     for entry in _newest_first(connection, chain, head, deleted_up_to, entries):
         traces.add(entry)
         oldest_sequence = entry.sequence

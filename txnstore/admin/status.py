@@ -113,6 +113,7 @@ def _table_status(connection: Connection, view: View) -> tuple[TableStatus, ...]
 
 
 def _transaction_status(view: View, now: int) -> tuple[TransactionStatus, ...]:
+    """Describe the transactions that are open, or decided and not completed."""
     return tuple(
         TransactionStatus(
             transactional_id=name,

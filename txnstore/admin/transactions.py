@@ -60,7 +60,8 @@ def list_transactions(
     pattern: str | None = None,
 ) -> list[Transaction]:
     """Return the transactions by id that match all filters (ADM-01)."""
-    wanted_state, expression = _parse_state(state), check_expression(pattern)
+    wanted_state = _parse_state(state)
+    expression = check_expression(pattern)
     age_ms = None if older_than is None else check_milliseconds("older_than", older_than)
     if producer_id is not None:
         check_integer("producer_id", producer_id)
@@ -208,12 +209,15 @@ def transaction_history(
     check_integer("limit", limit, 1)
     if since is not None:
         check_integer("since", since)
-    view, objects, keys = connection.view(), connection.objects, connection.keys
+    view = connection.view()
+    objects = connection.objects
+    keys = connection.keys
     deleted_up_to = tuple(connection.chains.boundaries())
     ranges = newest([state.sequence for state in view.states], limit, deleted_up_to)
     places = [(chain, sequence) for chain, sequences in enumerate(ranges) for sequence in sequences]
     entries_by_chain: dict[int, list[HistoryEntry]] = {}
-    complete, cut_by_limit = all(sequences.start <= 1 for sequences in ranges), set(range(len(ranges)))
+    complete = all(sequences.start <= 1 for sequences in ranges)
+    cut_by_limit = set(range(len(ranges)))
     results = connection.pool.map(lambda place: read_entry(objects, keys, *place), places)
     for (chain, sequence), entry_and_size in zip(places, results, strict=True):
         if entry_and_size is None:
@@ -249,7 +253,9 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     partition only, which needs the right CLUSTER_ACTION; if its epoch is the current one of its transactional id, that
     producer is fenced first, which needs WRITE on the id.
     """
-    view, chains, coordinator = connection.view(), connection.chains, connection.coordinator
+    view = connection.view()
+    chains = connection.chains
+    coordinator = connection.coordinator
     log = partition_log(view, tp)
     if check_integer("producer_id", producer_id) not in log.open_txns:
         return False
@@ -257,12 +263,14 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     if txn is not None and tp in txn.partitions:
         return _end_transaction(coordinator, txn)
     connection.check_rights(CLUSTER_ACTION)  # No coordinator has decided this marker.
-    transactional_id, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
+    transactional_id = view.transactional_ids.get(producer_id, "")
+    epoch = log.producers[producer_id].epoch
     if txn is not None and txn.epoch <= epoch and not _end_transaction(coordinator, txn):
         # The marker has the next epoch, so the producer must not append with its epoch any more.
         connection.submit(_reinitialize_command(connection, txn))
     hanging = DecidedTransaction(transactional_id, producer_id, epoch, Outcome.ABORT, (tp,), ())
-    chain, coordinator_chain = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
+    chain = chain_of_partition(tp, len(chains))
+    coordinator_chain = chain_of_producer(producer_id)
     if not 0 <= coordinator_chain < len(chains):
         coordinator_chain = chain  # No chain has granted this producer id.
     chains[chain].submit(

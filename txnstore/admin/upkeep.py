@@ -41,20 +41,22 @@ def needs_of(topic: CatalogTopic) -> dict[str, str]:
     return needs
 
 
-def describe_neglect(topic: CatalogTopic, done: dict[str, int], now: int) -> str:
+def describe_neglect(topic: CatalogTopic, maintained_at: dict[str, int], now: int) -> str:
     """Say which setting of a topic no process applies, and for how long; an empty text if all are applied.
 
     Args:
-        done: When each kind of maintenance was last done, in ms.
+        maintained_at: When each kind of maintenance was last done, in ms.
         now: The time in ms.
     """
     neglected = {
-        kind: setting for kind, setting in needs_of(topic).items() if now - done.get(kind, -NEGLECTED_MS) > NEGLECTED_MS
+        kind: setting
+        for kind, setting in needs_of(topic).items()
+        if now - maintained_at.get(kind, -NEGLECTED_MS) > NEGLECTED_MS
     }
     if not neglected:
         return ""
     settings = " and ".join(neglected[kind] for kind in sorted(neglected))
-    latest = max((done[kind] for kind in neglected if kind in done), default=None)
+    latest = max((maintained_at[kind] for kind in neglected if kind in maintained_at), default=None)
     since = (
         "no process has maintained the store yet"
         if latest is None
@@ -71,11 +73,11 @@ def neglect_of(connection: Connection, topic: CatalogTopic) -> str:
     try:
         if not needs_of(topic):
             return ""
-        done = read_maintained(connection.objects, connection.keys)
+        maintained_at = read_maintained(connection.objects, connection.keys)
     except (StorageError, CorruptionError) as error:
         _LOG.info("whether the store is maintained is unknown", extra={"error": str(error)})
         return ""
-    text = describe_neglect(topic, done, connection.runtime.clock())
+    text = describe_neglect(topic, maintained_at, connection.runtime.clock())
     return f"{text}: run `{COMMAND}`, or a gateway with --maintain" if text else ""
 
 
@@ -88,9 +90,9 @@ def warn_if_neglected(connection: Connection, topic: CatalogTopic) -> None:
 
 def maintenance_status(connection: Connection, now: int) -> tuple[MaintenanceStatus, ...]:
     """How long ago each kind of maintenance was last done; before the first time, since the store was created."""
-    done = read_maintained(connection.objects, connection.keys)
+    maintained_at = read_maintained(connection.objects, connection.keys)
     return tuple(
-        MaintenanceStatus(kind, max(0, now - done.get(kind, connection.created_at)) / 1000)
+        MaintenanceStatus(kind, max(0, now - maintained_at.get(kind, connection.created_at)) / 1000)
         for kind in MAINTENANCE_KINDS
     )
 

@@ -72,7 +72,7 @@ def newest_backup(objects: ObjectStore) -> BackupDocument | None:
     Raises:
         CorruptionError: It is damaged.
     """
-    numbers = [number for item in objects.list(keys.BACKUPS) if (number := keys.backup_number(item.key)) is not None]
+    numbers = [number for info in objects.list(keys.BACKUPS) if (number := keys.backup_number(info.key)) is not None]
     return _read(objects, max(numbers)) if numbers and not objects.list(keys.HINTS, limit=1) else None
 
 
@@ -85,7 +85,7 @@ def delete_old(objects: ObjectStore, newest: BackupDocument) -> None:
     """Delete documents of cuts long before the newest one."""
     first = newest.number - _KEPT
     if first > 0:
-        objects.delete([item.key for item in objects.list(keys.BACKUPS) if (keys.backup_number(item.key) or 0) < first])
+        objects.delete([info.key for info in objects.list(keys.BACKUPS) if (keys.backup_number(info.key) or 0) < first])
 
 
 def unfinished(objects: ObjectStore, document: BackupDocument) -> BackupError:
@@ -155,12 +155,12 @@ class BackupObjects:
         found: list[ObjectInfo] = []
         while limit is None or len(found) < limit:
             page = self.inner.list(prefix, start_after, limit)
-            found += [item for item in page if not is_later(item.key, self._cut)]
+            found += [info for info in page if not is_later(info.key, self._cut)]
             if limit is None or len(page) < limit:
                 break
             start_after = page[-1].key
         if keys.STORE.startswith(prefix) and start_after < keys.STORE:
-            found = sorted([*found, self.stat(keys.STORE)], key=lambda item: item.key)
+            found = sorted([*found, self.stat(keys.STORE)], key=lambda info: info.key)
         return found[:limit]
 
     def stat(self, key: str) -> ObjectInfo:
@@ -191,6 +191,7 @@ class BackupObjects:
         self.inner.close()
 
     def _look_for_later(self) -> None:
+        """Follow the documents of the backup to the last one; raise ``BackupError`` if there is none any more."""
         self._looks += 1
         if self._looks % _LIST_EVERY == 0:  # The document after the known one may be deleted by now.
             newest = newest_backup(self.inner)

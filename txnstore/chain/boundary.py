@@ -148,7 +148,7 @@ class Boundaries:
         """
         start = self._keys.entry(self._chain, sequence - 1)
         items = self._objects.list(self._keys.entries(self._chain), start, limit=2)
-        numbers = [number for item in items if (number := entry_sequence(item.key)) is not None]
+        numbers = [number for info in items if (number := entry_sequence(info.key)) is not None]
         gaps = [after - 1 for before, after in pairwise([sequence - 1, *numbers]) if after > before + 1]
         missing = next((number for number in reversed(gaps) if not self._has_entry(number)), 0)
         if missing > lease.document.sequence:
@@ -228,7 +228,7 @@ class Boundaries:
         start = self._keys.boundary(self._chain, after)
         lease = self._lease_from_now(0, NO_BOUNDARY)
         listed = self._objects.list(self._keys.boundaries(self._chain), start)
-        numbers = [number for item in listed if (number := boundary_number(item.key)) is not None]
+        numbers = [number for info in listed if (number := boundary_number(info.key)) is not None]
         return lease._replace(number=numbers[-1], document=self._read_document(numbers[-1])) if numbers else None
 
     def _lease_from_now(self, number: int, document: BoundaryDocument) -> _BoundaryLease:

@@ -301,7 +301,8 @@ class Chain:
         the clocks of their writers differ. A clock that is behind continues from there by 1 ms per entry, so that the
         times of entries still tell them apart, however long the clock stays behind.
         """
-        now, newest = min(self._runtime.clock(), LATEST_MS), max([chain.state.timestamp for chain in self._siblings])
+        now = min(self._runtime.clock(), LATEST_MS)
+        newest = max([chain.state.timestamp for chain in self._siblings])
         return now if now >= newest else newest + 1
 
     def submit(self, command: Command) -> Any:
@@ -364,11 +365,11 @@ class Chain:
             self._save_later(checkpoint_due)
         return waiter.answer()
 
-    def _commit_round(self, own: QueuedCommand, leader: Leader) -> State | None:
+    def _commit_round(self, own_command: QueuedCommand, leader: Leader) -> State | None:
         """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due.
 
         Args:
-            own: The command of this thread.
+            own_command: The command of this thread.
             leader: This thread.
         """
         waiters: list[QueuedCommand] = []
@@ -379,7 +380,11 @@ class Chain:
             for waiter in reversed(waiters):
                 if waiter.done:
                     continue
-                if waiter is not own and not isinstance(error, Exception) and is_unwritten(self._undecided, waiter):
+                if (
+                    waiter is not own_command
+                    and not isinstance(error, Exception)
+                    and is_unwritten(self._undecided, waiter)
+                ):
                     self._waiting.appendleft(waiter)  # Only this thread was interrupted: the waiter's own commits it.
                 else:
                     waiter.error, waiter.done = error_of(self._undecided, waiter, error), True
@@ -431,7 +436,7 @@ class Chain:
         Returns:
             The state to checkpoint, if a checkpoint is due.
         """
-        began = self._runtime.monotonic()
+        began_at = self._runtime.monotonic()
         self._resolve()  # 1.
         if self._hand_over(waiters, leader, listen=False):
             return None
@@ -442,7 +447,7 @@ class Chain:
             confirm()  # 3. An entry must not be acknowledged if the store was deleted.
         losses = 0
         while True:
-            if (losses or self._turns.is_contended(began)) and self._hand_over(waiters, leader, listen=True):
+            if (losses or self._turns.is_contended(began_at)) and self._hand_over(waiters, leader, listen=True):
                 return None
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
             self._take_waiting(waiters, gather=not losses)
@@ -470,7 +475,7 @@ class Chain:
                 self.metrics.commits += 1
                 self.metrics.commands += len(waiters)
                 self.metrics.carried += len(attempt.entry.carried or ())
-                self._log_step("committed", attempt.entry.sequence, commands=len(waiters), ms=now - began)
+                self._log_step("committed", attempt.entry.sequence, commands=len(waiters), ms=now - began_at)
                 break
             self._turns.lost(offered, self._runtime.monotonic())
             losses += 1
@@ -676,7 +681,8 @@ class Chain:
            acknowledged, and replaces the state, only after that check.
         """
         self._undecided = attempt  # 1.
-        unknown_before, now = attempt.claim.unknown_outcomes, self._runtime.clock()
+        unknown_before = attempt.claim.unknown_outcomes
+        now = self._runtime.clock()
         try:
             stored = attempt.claim.resolve(self._objects, self._pause)
         except BaseException as error:
@@ -874,8 +880,10 @@ class Chain:
 
     def _flush(self, sequences: Mapping[Chain, int]) -> None:
         """Make sure that these entries of chains survive a power cut."""
-        late = {chain: sequence for chain, sequence in sequences.items() if sequence > chain.durable}
-        if late:  # In one call, which flushes the folders that they share once.
-            make_durable(self._objects, [self._keys.entry(chain.number, sequence) for chain, sequence in late.items()])
-            for chain, sequence in late.items():
+        not_durable = {chain: sequence for chain, sequence in sequences.items() if sequence > chain.durable}
+        if not_durable:  # In one call, which flushes the folders that they share once.
+            make_durable(
+                self._objects, [self._keys.entry(chain.number, sequence) for chain, sequence in not_durable.items()]
+            )
+            for chain, sequence in not_durable.items():
                 chain.durable = max(chain.durable, sequence)

@@ -16,6 +16,7 @@ from txnstore.chain.committer.committer import FoundCommitter
 from txnstore.chain.context import ChainContext
 from txnstore.chain.earlier_states import EarlierStates, check_entries, check_timestamp
 from txnstore.chain.identity import Identity
+from txnstore.chain.keys import Keys, entry_sequence
 from txnstore.chain.news import News
 from txnstore.chain.principals import with_principal
 from txnstore.core.groups.commands import ExpiredMembers
@@ -23,7 +24,7 @@ from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, SnapshotExpiredError
 from txnstore.runtime import instant
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, iterate_objects
 
 T = TypeVar("T")
 
@@ -178,17 +179,17 @@ class Chains:
     def _past_view(self, entry: object, timestamp: object) -> View:
         """Return the view at these entries or this time, if it is consistent across the chains."""
         heads = self.view().states
-        past = [
+        earlier_states = [
             EarlierStates(self._objects, self.keys, head, self._context.pool, chain.boundaries)
             for head, chain in zip(heads, self._chains, strict=True)
         ]
         firsts = self.concurrently({number: chain.boundaries.last for number, chain in enumerate(self._chains)})
         if entry is None:
             moment = check_timestamp(timestamp, self._runtime.clock(), heads, firsts)
-            entries = self._in_each([partial(each.last_until, moment) for each in past])
-            self._check_times(past, entries, moment)
+            entries = self._in_each([partial(earlier.last_until, moment) for earlier in earlier_states])
+            self._check_times(earlier_states, entries, moment)
             if not any(entries):
-                times = [time for each in past if (time := each.first_time()) is not None]
+                times = [time for earlier in earlier_states if (time := earlier.first_time()) is not None]
                 first = f"its first entry is of {instant(min(times))}" if times else "it has none yet"
                 msg = (
                     f"the store had no entry yet at {instant(moment)} ({moment} milliseconds since the epoch): {first}"
@@ -196,20 +197,24 @@ class Chains:
                 raise InvalidConfigError(msg)
         else:
             entries = check_entries(entry, heads, firsts)
-        states = self.concurrently({number: partial(past[number].at, last) for number, last in enumerate(entries)})
+        states = self.concurrently(
+            {number: partial(earlier_states[number].at, last) for number, last in enumerate(entries)}
+        )
         view = View(tuple(states[number] for number in sorted(states)))
         for chain, needed in sorted(_behind([*view.states]).items()):
             msg = f"entries {entries} are no consistent view: they depend on entry {needed.sequence} of chain {chain}"
             raise InvalidConfigError(msg)
         return view
 
-    def _check_times(self, past: Sequence[EarlierStates], entries: Sequence[int], moment: int) -> None:
+    def _check_times(self, earlier_states: Sequence[EarlierStates], entries: Sequence[int], moment: int) -> None:
         """Refuse a time by which entries would be left out that the storage had by then: a writer's clock was ahead."""
-        late = self._in_each([partial(each.is_late, last, moment) for each, last in zip(past, entries, strict=True)])
+        late = self._in_each(
+            [partial(earlier.is_late, last, moment) for earlier, last in zip(earlier_states, entries, strict=True)]
+        )
         if not any(late):
             return
         chain = late.index(True)
-        stored = self._in_each([partial(each.last_written_until, moment) for each in past])
+        stored = self._in_each([partial(earlier.last_written_until, moment) for earlier in earlier_states])
         msg = (
             f"which entries were there at {instant(moment)} ({moment} milliseconds since the epoch) is not known by "
             f"their times: the storage had entry {entries[chain] + 1} of chain {chain} by then, and its time is later, "
@@ -286,3 +291,11 @@ def read_if_there(objects: ObjectStore, key: str) -> bytes | None:
         return objects.get(key)
     except ObjectNotFoundError:
         return None
+
+
+def entry_numbers(objects: ObjectStore, names: Keys, chain: int, after: int) -> Iterator[int]:
+    """List the numbers of the entries of a chain that exist after entry ``after``, in order."""
+    for listed in iterate_objects(objects, names.entries(chain), names.entry(chain, after)):
+        number = entry_sequence(listed.key)
+        if number is not None:
+            yield number

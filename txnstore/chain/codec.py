@@ -208,12 +208,12 @@ def check(command: Command) -> None:
     Raises:
         InvalidConfigError: A value has a wrong type; names the member of the command.
     """
-    of: Any = type(command)
+    kind: Any = type(command)
     try:
-        validator_of(of).validate_python(command)
+        validator_of(kind).validate_python(command)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in (of.__name__, *problem["loc"]))
+        where = ".".join(str(part) for part in (kind.__name__, *problem["loc"]))
         msg = f"cannot write a value of a wrong type: {where}: {problem['msg']}, not {problem['input']!r:.100}"
         raise InvalidConfigError(msg) from error
 

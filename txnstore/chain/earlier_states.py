@@ -53,7 +53,8 @@ class EarlierStates:
         saved = checkpoint.newest(self._objects, self._pool, self._keys, chain, until=sequence) if sequence else None
         if saved is not None:
             checkpoint.check_chain(self._keys, saved.state, chain, head.chains)
-        base, first = first_state(chain, head.chains), self._boundaries.last().sequence
+        base = first_state(chain, head.chains)
+        first = self._boundaries.last().sequence
         if saved is not None:
             base = saved.state
         if base.sequence < first:
@@ -127,8 +128,8 @@ def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, 
         shown = repr(entries[0] if isinstance(entries, tuple) and len(entries) == 1 else entries)
         msg = f"entry must be a number from {firsts[0].sequence} to {now[0]}, not {shown}"
         if len(now) > 1:
-            each = f"a number for each of the {len(now)} chains, such as {now} for now"
-            msg = f"entry must be {each}, not {shown}; or give a timestamp"
+            wanted = f"a number for each of the {len(now)} chains, such as {now} for now"
+            msg = f"entry must be {wanted}, not {shown}; or give a timestamp"
         raise InvalidConfigError(msg)
     return tuple(
         _check_entry(entry, state, firsts[state.chain].sequence) for entry, state in zip(numbers, heads, strict=True)

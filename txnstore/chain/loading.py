@@ -83,7 +83,7 @@ class Loader:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
         later_entries = listed.result()
         is_due = first_due_entry is not None and first_due_entry.result() is not None
-        if is_due or (sequence and saved is None) or any(each.is_checkpoint for each in later_entries):
+        if is_due or (sequence and saved is None) or any(entry.is_checkpoint for entry in later_entries):
             saved, window = self._newest_checkpoint() or saved, None
         elif later_entries:
             window = None  # It was read beside the list, and may lack an entry that was created meanwhile.
@@ -145,7 +145,7 @@ class Loader:
             False if the chain was written to since.
         """
         other = other_store(self._objects, self._keys) if self._number == CATALOG else ""
-        listed = [item.key for item in self._objects.list(self._keys.chain(self._number), limit=_PAGE)]
+        listed = [info.key for info in self._objects.list(self._keys.chain(self._number), limit=_PAGE)]
         remaining = [key for key in listed if is_of_chain(key)]
         if not remaining:
             if other:
@@ -154,7 +154,7 @@ class Loader:
         entries = [number for key in listed if (number := entry_sequence(key)) is not None]
         if not entries:  # They come last in the list.
             last = self._objects.list(self._keys.entries(self._number), limit=1)
-            entries = [number for item in last if (number := entry_sequence(item.key)) is not None]
+            entries = [number for info in last if (number := entry_sequence(info.key)) is not None]
         if entries[:1] != [1]:
             raise self._missing_entry_error(
                 state, f"entry {entries[0]} exists" if entries else f"{remaining[0]} exists"
@@ -198,11 +198,11 @@ class Loader:
         Raises:
             CorruptionError: It is missing or damaged.
         """
-        saved, first = self._newest_checkpoint(), self._boundaries.last().sequence
+        saved = self._newest_checkpoint()
+        first = self._boundaries.last().sequence
         if saved is None or saved.state.sequence < first:
-            saved = (
-                self._newest_checkpoint()
-            )  # It was there, and new enough: this process was suspended while it read it.
+            # It was there, and new enough: this process was suspended while it read it.
+            saved = self._newest_checkpoint()
         if saved is None or saved.state.sequence < first:
             msg = (
                 f"{self._keys.checkpoints(self._number)} has no readable checkpoint of entry {first} or a later one, "

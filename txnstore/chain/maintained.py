@@ -43,20 +43,20 @@ def read_maintained(objects: ObjectStore, keys: Keys) -> dict[str, int]:
         return {}
 
 
-def write_maintained(objects: ObjectStore, keys: Keys, done: Mapping[str, int], now: int) -> dict[str, int]:
+def write_maintained(objects: ObjectStore, keys: Keys, maintained_at: Mapping[str, int], now: int) -> dict[str, int]:
     """Add times to those that are stored, of which the later ones stay; return all. A GET and a PUT.
 
     Of two processes that do it at once, one may lose its times, and adds them again the next time.
 
     Args:
-        done: When this process has done each kind.
+        maintained_at: When this process has done each kind.
         now: The time of the storage: what is stored of a later one was measured before its clock was set back.
 
     Raises:
         StorageError: The storage failed.
     """
-    merged = {kind: at for kind, at in read_maintained(objects, keys).items() if at <= now}
-    for kind, at in done.items():
-        merged[kind] = max(at, merged.get(kind, at))
+    merged = {kind: time for kind, time in read_maintained(objects, keys).items() if time <= now}
+    for kind, time in maintained_at.items():
+        merged[kind] = max(time, merged.get(kind, time))
     objects.put(keys.maintenance, encode(MaintenanceDocument(done=merged)))
     return merged

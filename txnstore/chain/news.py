@@ -42,4 +42,4 @@ class News:
             return self.count != seen or mailbox.get(seconds) is not None
         finally:
             with self._lock:
-                self._waiting = tuple(each for each in self._waiting if each is not mailbox)
+                self._waiting = tuple(waiting for waiting in self._waiting if waiting is not mailbox)

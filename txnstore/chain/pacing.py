@@ -70,12 +70,13 @@ class Pacing:
         The first ones are spread over a latency; from then on, each answer is followed by the next GET. They are
         counted, so that the end does not depend on a clock. With each of the first ones goes a GET of an entry before.
         """
-        state, apart = newest(), self._turns.latency / wait.overlap
+        state = newest()
         target = state.sequence + wait.target
-        unsent = max(
-            1, round(wait.polls / apart) - wait.overlap + 1
-        )  # The last one is answered when the time has passed.
-        pending, earlier = deque[Future[bytes | None]](), list[Future[bytes | None]]()
+        apart = self._turns.latency / wait.overlap
+        # So many that the last one is answered when the time has passed.
+        unsent = max(1, round(wait.polls / apart) - wait.overlap + 1)
+        pending = deque[Future[bytes | None]]()
+        earlier = list[Future[bytes | None]]()
         answers = 0
         while unsent or pending:
             if len(pending) == wait.overlap or not unsent:

@@ -86,21 +86,23 @@ def schema_of(kind: Any) -> core_schema.CoreSchema:
         case origin if origin is Literal:
             return core_schema.literal_schema(list(arguments))
         case origin if origin in {Union, UnionType}:
-            return _union_schema([schema_of(each) for each in arguments if each is not NoneType], NoneType in arguments)
+            return _union_schema(
+                [schema_of(argument) for argument in arguments if argument is not NoneType], NoneType in arguments
+            )
         case origin if origin is list:
             return core_schema.list_schema(schema_of(arguments[0]))
         case origin if origin is dict:
             return core_schema.dict_schema(schema_of(arguments[0]), schema_of(arguments[1]))
         case origin if origin is tuple:
             variadic = arguments.index(...) - 1 if ... in arguments else None
-            members = [schema_of(each) for each in arguments if each is not ...]
+            members = [schema_of(argument) for argument in arguments if argument is not ...]
             return core_schema.tuple_schema(members, variadic_item_index=variadic)
     raise TypeError(f"no rules for {kind}")
 
 
 def _annotated_schema(kind: Any, rule: Limits | Tagged) -> core_schema.CoreSchema:
     if isinstance(rule, Tagged):
-        names = {get_args(_member_types(each)[rule.member])[0]: schema_of(each) for each in get_args(kind)}
+        names = {get_args(_member_types(member)[rule.member])[0]: schema_of(member) for member in get_args(kind)}
         return core_schema.tagged_union_schema(names, rule.member)
     limits: Any = {name: limit for name, limit in rule._asdict().items() if limit is not None}
     limited: core_schema.CoreSchema = schema_of(kind) | limits
@@ -113,6 +115,7 @@ def _union_schema(choices: list[core_schema.CoreSchema], optional: bool) -> core
 
 
 def _class_schema(kind: Any) -> core_schema.CoreSchema:
+    """Return the schema of a dataclass, a string enum, or a named tuple."""
     if dataclasses.is_dataclass(kind):
         return _dataclass_schema(kind)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -127,6 +130,7 @@ def _class_schema(kind: Any) -> core_schema.CoreSchema:
 
 
 def _dataclass_schema(kind: Any) -> core_schema.CoreSchema:
+    """Return the schema of a dataclass, without members that are not written."""
     schemas = dict(_member_schemas(kind))
     members = [
         core_schema.dataclass_field(
@@ -155,7 +159,7 @@ def _with_default(member: dataclasses.Field[Any], schema: core_schema.CoreSchema
 
 
 def _member_schemas(kind: Any) -> list[tuple[str, core_schema.CoreSchema]]:
-    return [(name, schema_of(of)) for name, of in _member_types(kind).items()]
+    return [(name, schema_of(member_type)) for name, member_type in _member_types(kind).items()]
 
 
 def _member_types(kind: Any) -> dict[str, Any]:

@@ -40,11 +40,11 @@ def newest(heads: Sequence[int], count: int, deletable_up_to: Sequence[int] = ()
     """
     before = deletable_up_to or [0] * len(heads)
     lengths = [0] * len(heads)
-    rest = count
+    remaining = count
     # Short chains first, so that the remaining share is divided among the longer ones.
-    for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number] - before[number])):
-        lengths[chain] = min(max(0, heads[chain] - before[chain]), rest // (len(heads) - done))
-        rest -= lengths[chain]
+    for position, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number] - before[number])):
+        lengths[chain] = min(max(0, heads[chain] - before[chain]), remaining // (len(heads) - position))
+        remaining -= lengths[chain]
     return [range(head - length + 1, head + 1) for head, length in zip(heads, lengths, strict=True)]
 
 

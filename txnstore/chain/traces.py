@@ -57,8 +57,8 @@ def stores(objects: ObjectStore, skipped: str = "") -> list[str]:
 
 def _first_store_id(page: Sequence[ObjectInfo]) -> str | None:
     """Return the id of the store of the first object of a chain in the page; None without such an object."""
-    for item in page:
-        store_id = keys.store_of(item.key)
+    for info in page:
+        store_id = keys.store_of(info.key)
         if store_id is not None:
             return store_id
     return None
@@ -73,13 +73,13 @@ def _end_of_folder(key: str) -> str:
 def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
     """Return the keys of hints that name another store, with its id. A list, and a GET for each hint."""
     hints: dict[str, str] = {}
-    for item in objects.list(HINTS):
+    for info in objects.list(HINTS):
         try:
-            document = decode(LatestDocument, item.key, objects.get(item.key))
+            document = decode(LatestDocument, info.key, objects.get(info.key))
         except (CorruptionError, UnsupportedFormatError, ObjectNotFoundError):
             continue  # Nothing is known of it.
         if document.store_id != store_id:
-            hints[item.key] = document.store_id
+            hints[info.key] = document.store_id
     return hints
 
 
@@ -90,9 +90,9 @@ def first_segment(objects: ObjectStore) -> str | None:
     """
     after = ""
     while page := objects.list(TOPICS, after, _PAGE):
-        for item in page:
-            if keys.has_segments(item.key):
-                return item.key
+        for info in page:
+            if keys.has_segments(info.key):
+                return info.key
         after = _end_of_foreign_folder(page[-1].key)
     return None
 

@@ -117,36 +117,36 @@ class Turns:
             if self._read_at is not None:  # The age of what a process finds when it opens the store is not known.
                 since = max(self._read_at, self._times[-1] + _MIN_GAP * self.latency) if self._times else self._read_at
                 step = max(0.0, now - since) / (len(new) if fresh else len(new) + 1)
-                for at, number in enumerate(sorted(new), 1):
-                    self._record_written(new[number], min(since, now) + step * at)
+                for position, number in enumerate(sorted(new), 1):
+                    self._record_written(new[number], min(since, now) + step * position)
             self._newest, self._newest_at = max(new), now
         if head or fresh:
             self._head_at = now
         self._read_at = now
 
-    def _record_written(self, writer: str, at: float) -> None:
+    def _record_written(self, writer: str, written_at: float) -> None:
         """Move the writer of an entry to the end of the order; the turns of those before it have passed.
 
         The entry of a writer outside the order leaves the others their places.
         """
-        if self._times and at - self._times[-1] > IDLE * self.latency:
+        if self._times and written_at - self._times[-1] > IDLE * self.latency:
             self._order.clear()
         if writer in self._order:
             del self._order[: self._order.index(writer) + 1]
         self._order.append(writer)
         del self._order[:-MAX_KEPT]
-        self._times.append(at)
+        self._times.append(written_at)
 
-    def won(self, sequence: int, began: float, now: float) -> None:
-        """Record that this writer created an entry by a PUT that began at ``began``."""
-        self._update_latency(now - began)
+    def won(self, sequence: int, began_at: float, now: float) -> None:
+        """Record that this writer created an entry by a PUT that began at ``began_at``."""
+        self._update_latency(now - began_at)
         self.record(sequence, self._writer)
         self.record_read(now, fresh=True)
 
-    def lost(self, began: float, now: float) -> None:
-        """Record that a PUT which began at ``began`` lost its slot, and a GET has returned the entry there."""
-        self._update_latency((now - began) / 2)
-        self.record_read((began + now) / 2)  # When the PUT acted, the entry existed.
+    def lost(self, began_at: float, now: float) -> None:
+        """Record that a PUT which began at ``began_at`` lost its slot, and a GET has returned the entry there."""
+        self._update_latency((now - began_at) / 2)
+        self.record_read((began_at + now) / 2)  # When the PUT acted, the entry existed.
 
     def _update_latency(self, duration: float) -> None:
         latency = self.latency

@@ -200,7 +200,8 @@ class Coordinator:
     def _append(self, command: Append) -> tuple[Appended, ...]:
         """Append batches in all their chains; those of a transaction after the coordinator has added them."""
         self._identify_topics(command)  # Unknown topics are refused before anything is written.
-        parts, producer = parts_of(command, len(self._chains)), command.producer
+        parts = parts_of(command, len(self._chains))
+        producer = command.producer
         if producer.transactional_id is None:
             work = {
                 number: partial(self._submit_part, number, Append(producer, part.batches, part.offsets))
@@ -260,7 +261,7 @@ class Coordinator:
         """
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
-        topic_ids = tuple(item for part in others.values() for item in part.topic_ids)
+        topic_ids = tuple(topic_id for part in others.values() for topic_id in part.topic_ids)
         joins_without_data = joining is not None and bool(joining.partitions or joining.groups)
         if joining is not None and joins_without_data:
             partitions = tuple(dict.fromkeys((*partitions, *joining.partitions)))
@@ -315,7 +316,7 @@ class Coordinator:
     def add_in_background(
         self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]
     ) -> bool:
-        """Start to add partitions and groups of other chains to the transaction; return whether there are any.
+        """Start to add partitions and groups of other chains to the transaction.
 
         It saves the next append a round trip. If it fails, that append adds them, or raises.
 
@@ -328,12 +329,14 @@ class Coordinator:
         coordinator_chain = chain_of_producer(producer.producer_id)
         tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != coordinator_chain)
         names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != coordinator_chain))
-        command = Append(producer, partitions=tps, groups=names, topic_ids=self._topic_ids(tps))
-        if not (tps or names) or self._find_added(coordinator_chain, command) is not None:
+        if not (tps or names):
             return False
+        command = Append(producer, partitions=tps, groups=names, topic_ids=self._topic_ids(tps))
+        if self._find_added(coordinator_chain, command) is not None:
+            return False
+        submit = partial(self._submit, coordinator_chain, command)
         self.completions.in_background(
-            producer.transactional_id,
-            lambda: self.completions.when_free(producer, lambda: self._submit(coordinator_chain, command), wait=False),
+            producer.transactional_id, lambda: self.completions.when_free(producer, submit, wait=False)
         )
         return True
 
@@ -514,11 +517,13 @@ def _identify_offsets(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[
     """Add the topic ids of the catalog to offsets, and the entry by which they are known."""
     return tuple(
         replace(
-            item,
-            offsets=tuple(with_catalog_topic_id(catalog, item.group, offset) for offset in item.offsets),
+            group_offsets,
+            offsets=tuple(
+                with_catalog_topic_id(catalog, group_offsets.group, offset) for offset in group_offsets.offsets
+            ),
             catalog=catalog.sequence,
         )
-        for item in offsets
+        for group_offsets in offsets
     )
 
 

@@ -76,24 +76,29 @@ def _expire_in_chains(
     preview_at: int | None = None,
     due_at: int | None = None,
 ) -> ExpiryReport:
-    """Expire what is old enough in ``states``, a closed cut; with ``due_at`` only where something is due then.
+    """Expire what is old enough in all chains.
 
-    What has expired lies before these states: all decisions that its markers follow are in them, too.
+    What has expired lies before ``states``: all decisions that its markers follow are in them, too.
+
+    Args:
+        states: The states of a closed cut.
+        preview_at: Change nothing; report what would be removed at this time, in ms.
+        due_at: Only in the chains where something is due at this time, in ms; None: in all.
     """
     command = replace(command, decided=decided_producers(states))
-    parts_by_chain = chains.concurrently(
+    expired_by_chain = chains.concurrently(
         {
             state.chain: partial(_expire_in_chain, chains[state.chain], state, command, chains.ages, preview_at)
             for state in states
             if due_at is None or is_due(state, command, due_at)
         }
     )
-    reports = [part for number in sorted(parts_by_chain) for part in parts_by_chain[number]]
+    events = [event for expired in expired_by_chain.values() for event in expired]
     report = ExpiryReport(
-        producers=sum(part.producers for part in reports),
-        transactional_ids=tuple(sorted(name for part in reports for name in part.transactional_ids)),
-        offsets=sum(part.offsets for part in reports),
-        groups=tuple(sorted(name for part in reports for name in part.groups)),
+        producers=sum(event.producers for event in events),
+        transactional_ids=tuple(sorted(name for event in events for name in event.transactional_ids)),
+        offsets=sum(event.offsets for event in events),
+        groups=tuple(sorted(name for event in events for name in event.groups)),
     )
     if report != ExpiryReport() and preview_at is None:
         counts = {"producers": report.producers, "offsets": report.offsets, "groups": len(report.groups)}

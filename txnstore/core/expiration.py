@@ -153,6 +153,7 @@ def decided_producers(states: Iterable[State]) -> tuple[int, ...]:
 
 
 def _check_limits(command: Expire) -> None:
+    """Refuse limits that would remove state that a late request may still need."""
     if command.producer_ms <= MAX_ADDED_AGE_MS:
         msg = (
             f"producer.id.expiration.ms must be above {MAX_ADDED_AGE_MS}, not {command.producer_ms}: the epoch of a "
@@ -265,6 +266,7 @@ V = TypeVar("V")
 
 @fold(ProducersExpired)
 def _producers_expired(state: State, event: ProducersExpired) -> State:
+    """Remove the producers of a partition, with the windows of their sessions."""
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     windows = partition.session_windows

@@ -163,7 +163,8 @@ class _StepBuilder:
         """Yield the step of an event, after that of the begin of its transaction if it is the first one."""
         if isinstance(event, ProducerFenced):
             if event.producer_id in self._producer_ids:
-                old_identity, partitions = (event.producer_id, event.epoch - 1), tuple(event.partitions)
+                old_identity = (event.producer_id, event.epoch - 1)
+                partitions = tuple(event.partitions)
                 yield _make_step("FENCED", entry, old_identity, partitions, tuple(event.groups))
             return
         if getattr(event, "transactional_id", None) != self._id:

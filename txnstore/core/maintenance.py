@@ -150,7 +150,8 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
     Raises:
         CompactionConflictError: The log has changed since the compaction read it, or ``added`` does not fit.
     """
-    partition, topic = draft.state.partition(command.tp), draft.state.topics.get(command.tp.topic)
+    partition = draft.state.partition(command.tp)
+    topic = draft.state.topics.get(command.tp.topic)
     if partition is None or (command.topic_id is not None and topic is not None and topic.topic_id != command.topic_id):
         msg = f"partition {command.tp} was deleted while it was compacted"
         raise CompactionConflictError(msg)
@@ -314,7 +315,8 @@ def sums_problem(added_batches: Sequence[Batch], sums: ConservedSums | None, *, 
         return f"it read {sums.read}, which is not the sum of removed {sums.removed} and written {add_up(sums.added)}"
     if merge and sums.removed != Sums():
         return f"a merge removes nothing, and it removed {sums.removed}"
-    counts, summed_counts = [batch.records for batch in added_batches], [item.records for item in sums.added]
+    counts = [batch.records for batch in added_batches]
+    summed_counts = [batch_sums.records for batch_sums in sums.added]
     if counts != summed_counts:
         return f"its new batches have the record counts {counts}, and their sums {summed_counts}"
     return None
@@ -362,6 +364,7 @@ def forget_entries(draft: Draft, command: ForgetEntries) -> None:
 
 @fold(SegmentsReplaced)
 def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
+    """Replace batches of a partition, and move its cleaner checkpoint if the event does."""
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     removed_batches = _batches_at(partition.batches, event.removed)

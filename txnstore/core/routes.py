@@ -58,9 +58,9 @@ def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
     offsets: dict[int, list[TxnOffsets]] = {}
     for index, batch in enumerate(command.batches):
         batches.setdefault(chain_of_partition(batch.tp, chains), []).append(index)
-    for item in command.offsets:
-        if item.offsets:
-            offsets.setdefault(chain_of_group(item.group, chains), []).append(item)
+    for group_offsets in command.offsets:
+        if group_offsets.offsets:
+            offsets.setdefault(chain_of_group(group_offsets.group, chains), []).append(group_offsets)
     return {
         chain: Part(
             tuple(command.batches[index] for index in batches.get(chain, ())),
@@ -141,10 +141,16 @@ def with_expired(command: Command, expired_members: Callable[[str], ExpiredMembe
             return replace(command, offsets=_with_expired_members(command.offsets, expired_members))
         case Append() | EndTxn():
             # Without a membership, or with a generation, offsets in a transaction do not depend on who else is alive.
-            if all(item.generation >= 0 or not (item.member_id or item.instance_id) for item in command.offsets):
+            if all(
+                group_offsets.generation >= 0 or not (group_offsets.member_id or group_offsets.instance_id)
+                for group_offsets in command.offsets
+            ):
                 return command
             return replace(
-                command, offsets=tuple(_with_expired_members(item, expired_members) for item in command.offsets)
+                command,
+                offsets=tuple(
+                    _with_expired_members(group_offsets, expired_members) for group_offsets in command.offsets
+                ),
             )
     return command
 

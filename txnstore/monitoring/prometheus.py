@@ -15,7 +15,8 @@ PREFIX = "txnstore_"
 
 def prometheus(connection: Connection, *, process: bool = True, status: bool = True) -> str:
     """The metrics as Prometheus text; the arguments are those of :meth:`txnstore.Store.prometheus`."""
-    metrics, labels = store_metrics(connection, status=status), {"store": redact(connection.url)}
+    metrics = store_metrics(connection, status=status)
+    labels = {"store": redact(connection.url)}
     lines: list[str] = []
     if status:
         lines += _metric_lines(STATUS, metrics, labels)
@@ -36,7 +37,8 @@ def families(rows: Iterable[tuple[str, str, str, str | None, int | Mapping[str, 
     """
     lines: list[str] = []
     for name, kind, text, label, value in rows:
-        full_name, store = f"{PREFIX}{name}{'_total' if kind == 'counter' else ''}", {"store": redact(url)}
+        full_name = f"{PREFIX}{name}{'_total' if kind == 'counter' else ''}"
+        store = {"store": redact(url)}
         values = value.items() if isinstance(value, Mapping) else [("", value)]
         labels = [
             ({**store, label: label_value} if label is not None else store, number) for label_value, number in values

@@ -180,12 +180,12 @@ def request(
     return Requested(objects, state, {key: pool.submit(objects.get, key) for key in files}, shared)
 
 
-def _shared_edges(other: Sequence[Edge], complete_checkpoints: Sequence[int]) -> list[Edge]:
-    """Return the first edges, by ``numbers``, that ``other`` has as well.
+def _shared_edges(edges: Sequence[Edge], complete_checkpoints: Sequence[int]) -> list[Edge]:
+    """Return the first of the edges, as far as they are at these checkpoints.
 
     At least the edge before entry 1, which all checkpoints have.
     """
-    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(other, complete_checkpoints, strict=False))
+    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(edges, complete_checkpoints, strict=False))
     return [edge for edge, _ in same] or [Edge()]
 
 
@@ -280,15 +280,15 @@ def entries_named_after(objects: ObjectStore, keys: Keys, chain: int, after: int
     These objects may be damaged, and those of an unfinished or incomplete checkpoint count, too.
     """
     start = keys.checkpoint_state(chain, after) if 0 <= after < 2**63 else ""
-    listed = [item.key for item in objects.list(keys.checkpoints(chain), start)]
+    listed = [info.key for info in objects.list(keys.checkpoints(chain), start)]
     named = [NamedEntry(number, key) for key in listed if (number := checkpoint_sequence(key)) is not None]
-    named += [NamedEntry(each[1], key) for key in listed if (each := index_range(key)) is not None]
-    return sorted(each for each in named if after < each.sequence < 2**63)
+    named += [NamedEntry(entry_range[1], key) for key in listed if (entry_range := index_range(key)) is not None]
+    return sorted(entry for entry in named if after < entry.sequence < 2**63)
 
 
 def complete_checkpoints(objects: ObjectStore, keys: Keys, chain: int) -> list[int]:
     """Return the numbers of the complete checkpoints, ascending. One LIST request."""
-    return [each.sequence for each in entries_named_after(objects, keys, chain) if each.is_checkpoint]
+    return [entry.sequence for entry in entries_named_after(objects, keys, chain) if entry.is_checkpoint]
 
 
 def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:

@@ -188,10 +188,12 @@ def from_document(document: StateDocument, logs: Map[TopicPartition, Partition])
         next_commit_position=document.next_commit_position,
         topics=Map({topic.name: topic for topic in document.topics}),
         alike=alike(topic.name for topic in document.topics),
-        partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
-        transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
+        partitions=Map(
+            {partition.tp: _partition(partition, logs.get(partition.tp)) for partition in document.partitions}
+        ),
+        transactions=Map({txn.transactional_id: _transaction(txn) for txn in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
-        groups=Map({item.name: _group(item, document) for item in document.groups}),
+        groups=Map({group.name: _group(group, document) for group in document.groups}),
         dropped=Map(document.dropped),
         released=Map(document.released),
         released_entries=tuple(document.released_entries),
@@ -204,6 +206,7 @@ def from_document(document: StateDocument, logs: Map[TopicPartition, Partition])
 
 
 def _authorization_document(authorization: Authorization) -> AuthorizationDocument | None:
+    """Return the stored form of the rules; None without any."""
     if authorization == NO_AUTHORIZATION:
         return None
     return _copy_fields(
@@ -214,18 +217,19 @@ def _authorization_document(authorization: Authorization) -> AuthorizationDocume
     )
 
 
-def _authorization(item: AuthorizationDocument | None) -> Authorization:
-    if item is None:
+def _authorization(document: AuthorizationDocument | None) -> Authorization:
+    if document is None:
         return NO_AUTHORIZATION
     return _copy_fields(
         Authorization,
-        item,
-        super_users=frozenset(item.super_users),
-        acls=Map(dict.fromkeys(item.acls)),
+        document,
+        super_users=frozenset(document.super_users),
+        acls=Map(dict.fromkeys(document.acls)),
     )
 
 
 def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDocument:
+    """Return the stored form of a partition; its batches are in index files."""
     return _copy_fields(
         PartitionDocument,
         partition,
@@ -237,16 +241,16 @@ def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDo
     )
 
 
-def _partition(item: PartitionDocument, log: Partition | None) -> Partition:
+def _partition(document: PartitionDocument, log: Partition | None) -> Partition:
     """Convert the document of a partition; its batches are those of ``log`` (None: no batches)."""
     return _copy_fields(
         Partition,
-        item,
+        document,
         batches=log.batches if log is not None else BatchList[Batch](),
-        producers=Map(item.producers),
-        open_txns=Map(item.open_txns),
-        aborted=tuple(item.aborted),
-        session_windows=Map(item.session_windows),
+        producers=Map(document.producers),
+        open_txns=Map(document.open_txns),
+        aborted=tuple(document.aborted),
+        session_windows=Map(document.session_windows),
     )
 
 
@@ -272,19 +276,20 @@ def _stored_name(state: TxnState) -> StoredState:
     raise ValueError(msg)
 
 
-def _transaction(item: TransactionDocument) -> Transaction:
+def _transaction(document: TransactionDocument) -> Transaction:
     return _copy_fields(
         Transaction,
-        item,
-        state=TxnState[item.state],
-        partitions=frozenset(item.partitions),
-        groups=frozenset(item.groups),
-        topic_ids=Map(item.topic_ids),
-        versions=Map(item.versions),
+        document,
+        state=TxnState[document.state],
+        partitions=frozenset(document.partitions),
+        groups=frozenset(document.groups),
+        topic_ids=Map(document.topic_ids),
+        versions=Map(document.versions),
     )
 
 
 def _group_document(name: str, group: Group) -> GroupDocument:
+    """Return the stored form of a group; its generation and epochs are members of the state's document."""
     return _copy_fields(
         GroupDocument,
         group,
@@ -295,21 +300,22 @@ def _group_document(name: str, group: Group) -> GroupDocument:
     )
 
 
-def _group(item: GroupDocument, document: StateDocument) -> Group:
+def _group(group: GroupDocument, document: StateDocument) -> Group:
+    """Convert the document of a group, with its generation and epochs from that of the state."""
     return _copy_fields(
         Group,
-        item,
-        offsets=_committed_offsets(item.offsets),
-        pending=Map({pid: _committed_offsets(offsets) for pid, offsets in item.pending.items()}),
-        members=Map({member.member_id: member for member in item.members}),
-        classic=document.generations.get(item.name),
-        epochs=Map(document.epochs[item.name]) if item.name in document.epochs else None,
+        group,
+        offsets=_committed_offsets(group.offsets),
+        pending=Map({pid: _committed_offsets(offsets) for pid, offsets in group.pending.items()}),
+        members=Map({member.member_id: member for member in group.members}),
+        classic=document.generations.get(group.name),
+        epochs=Map(document.epochs[group.name]) if group.name in document.epochs else None,
     )
 
 
 def _copy_fields(kind: type[D], source: object, **converted: Any) -> D:
     """Make a ``kind`` from the fields of ``source``; ``converted`` has those that are stored in another form."""
-    same = {item.name: getattr(source, item.name) for item in fields(kind) if item.name not in converted}
+    same = {field.name: getattr(source, field.name) for field in fields(kind) if field.name not in converted}
     return kind(**same, **converted)
 
 
@@ -318,7 +324,7 @@ def _offset_documents(offsets: Map[TopicPartition, CommittedOffset]) -> list[Off
 
 
 def _committed_offsets(items: list[OffsetDocument]) -> Map[TopicPartition, CommittedOffset]:
-    return Map({item.tp: item.committed for item in items})
+    return Map({offset.tp: offset.committed for offset in items})
 
 
 def _sorted_lists(values: Map[K, V]) -> dict[K, V]:

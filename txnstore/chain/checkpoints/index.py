@@ -155,9 +155,9 @@ def _changed_partitions(
     before: Partitions, after: Partitions
 ) -> Iterator[tuple[TopicPartition, list[Batch], list[Batch]]]:
     """Yield the partitions whose batches differ, in order, with the removed and the added batches."""
-    none = Partition()
-    logs = [(tp, before.get(tp, none), log) for tp, log in items_of(after)]
-    logs += [(tp, log, none) for tp, log in items_of(before) if tp not in after]
+    empty = Partition()
+    logs = [(tp, before.get(tp, empty), log) for tp, log in items_of(after)]
+    logs += [(tp, log, empty) for tp, log in items_of(before) if tp not in after]
     for tp, old, new in sorted(logs, key=lambda item: item[0]):
         if old.batches is not new.batches:
             removed, added = old.batches.changes(new.batches)
@@ -279,7 +279,7 @@ class IndexFile:
             raise CorruptionError(msg)
         self._data = data
         #: The batches of a row group. It holds no reference to this object: a cycle would keep the bytes for long.
-        number = sum(item.rows for item in self.document.partitions)
+        number = sum(partition.rows for partition in self.document.partitions)
         self.group = lru_cache(_CACHED_GROUPS)(_RowReader(key, rows, number).decode)
 
     def __reduce__(self) -> tuple[type[IndexFile], tuple[str, bytes]]:
@@ -291,13 +291,13 @@ class IndexFile:
         Raises:
             CorruptionError: The file does not fit them.
         """
-        limits = list(accumulate((item.rows for item in self.document.partitions), initial=0))
-        for item, (first, limit) in zip(self.document.partitions, pairwise(limits), strict=True):
-            log = partitions.get(item.tp)
+        limits = list(accumulate((partition.rows for partition in self.document.partitions), initial=0))
+        for partition, (first, limit) in zip(self.document.partitions, pairwise(limits), strict=True):
+            log = partitions.get(partition.tp)
             batches = log.batches if log is not None else BatchList[Batch]()
-            removed = [batch for start, end in item.removed for batch in batches.overlapping(start, end)]
-            batches = batches.replace(removed, ()).extended(self._runs(first, limit, item.runs))
-            partitions = partitions.insert(item.tp, Partition(batches=batches))
+            removed = [batch for start, end in partition.removed for batch in batches.overlapping(start, end)]
+            batches = batches.replace(removed, ()).extended(self._runs(first, limit, partition.runs))
+            partitions = partitions.insert(partition.tp, Partition(batches=batches))
         return partitions
 
     def _runs(self, first: int, limit: int, offsets: Sequence[tuple[int, int]]) -> list[StoredRun]:
@@ -350,10 +350,10 @@ def decoded_edges(files: Sequence[IndexFile], shared: Sequence[Edge] = (Edge(),)
     """
     result = list(shared)
     for file in files:
-        last, this = result[-1], file.document
-        if (this.after, this.previous) != (last.sequence, last.entry_hash):
-            expected = f"{last.sequence} ({last.entry_hash})"
-            msg = f"{file.key} follows entry {this.after} ({this.previous}); expected {expected}"
+        last_edge, document = result[-1], file.document
+        if (document.after, document.previous) != (last_edge.sequence, last_edge.entry_hash):
+            expected = f"{last_edge.sequence} ({last_edge.entry_hash})"
+            msg = f"{file.key} follows entry {document.after} ({document.previous}); expected {expected}"
             raise CorruptionError(msg)
-        result.append(Edge(this.until, this.entry_hash, file.apply(last.partitions)))
+        result.append(Edge(document.until, document.entry_hash, file.apply(last_edge.partitions)))
     return result

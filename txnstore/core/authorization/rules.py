@@ -100,7 +100,9 @@ class Authorization:
             return Verdict(allowed=True, reason="off")
         if principal in self.super_users:
             return Verdict(allowed=True, reason="super user")
-        allowing_acl, has_rule, allowing_operations = None, False, (operation, "ALL", *_IMPLIED_BY.get(operation, ()))
+        allowing_acl = None
+        has_rule = False
+        allowing_operations = (operation, "ALL", *_IMPLIED_BY.get(operation, ()))
         for acl in self._rule_index.matching_acls(resource_type, name):
             has_rule = True
             if acl.principal not in (principal, EVERYONE):

@@ -84,7 +84,8 @@ def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
 @command(AlterTopic, route=None, right=alters_topic)
 def alter_topic(draft: Draft, command: AlterTopic) -> CatalogTopic:
     """Change a topic of the expected version; partitions can only be added. Emits nothing without a change."""
-    topic, current_topic = command.topic, _require_topic(draft.state, command.topic.name)
+    topic = command.topic
+    current_topic = _require_topic(draft.state, command.topic.name)
     if current_topic.version != command.expected_version or current_topic.topic_id != topic.topic_id:
         msg = f"topic {topic.name!r} was changed concurrently: read it again and repeat the change"
         raise TopicChangedError(msg)

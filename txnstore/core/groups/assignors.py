@@ -52,7 +52,8 @@ class Subscriptions:
         for kind, topics in enumerate(members_by_topics):
             for name in topics:
                 kinds_by_topic[name].append(kind)
-        members_of_kinds, readers = list(members_by_topics.values()), dict[tuple[int, ...], frozenset[str]]()
+        members_of_kinds = list(members_by_topics.values())
+        readers = dict[tuple[int, ...], frozenset[str]]()
         for kinds in map(tuple, kinds_by_topic.values()):
             if kinds not in readers:
                 readers[kinds] = frozenset(member_id for kind in kinds for member_id in members_of_kinds[kind])

@@ -38,7 +38,8 @@ def store_generation(draft: Draft, command: StoreGeneration) -> None:
     """
     classic = _generation(command)
     _check_generation(command, classic)
-    name, group = command.group, draft.state.groups.get(command.group, Group())
+    name = command.group
+    group = draft.state.groups.get(command.group, Group())
     if (group.generation, _without_time(group.classic)) == (command.generation, classic):
         return
     if group.generation != command.expected:

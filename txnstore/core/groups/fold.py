@@ -31,6 +31,7 @@ def with_lease(group: Group, member_id: str, now: int) -> Group:
 
 @fold(MemberJoined)
 def _member_joined(state: State, event: MemberJoined) -> State:
+    """Add a member, or renew it; it inherits the partitions of the static member that it replaces."""
     group = state.groups.get(event.group, Group())
     earlier_member = group.members.get(event.replaces or event.member_id)
     member = Member(
@@ -81,8 +82,8 @@ def _without_epoch(group: Group, member_id: str) -> Group:
 @fold(GroupRebalanced)
 def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
     group = replace(state.groups[event.group], generation=event.generation)
-    for item in event.members:
-        member = replace(group.members[item.member_id], target=tuple(item.target), held=tuple(item.held))
+    for assigned in event.members:
+        member = replace(group.members[assigned.member_id], target=tuple(assigned.target), held=tuple(assigned.held))
         group = _with_member(group, member)
     return _with_group(state, event.group, group)
 
@@ -94,6 +95,7 @@ def _group_deleted(state: State, event: GroupDeleted) -> State:
 
 @fold(GenerationStored)
 def _generation_stored(state: State, event: GenerationStored) -> State:
+    """Replace the generation that a gateway keeps; note when the last member left."""
     group = state.groups.get(event.group, Group())
     classic = ClassicGeneration(
         event.protocol_type, event.protocol, event.leader, tuple(event.members), stored_at=state.timestamp
@@ -119,13 +121,14 @@ def _with_group(state: State, name: str, group: Group) -> State:
 
 @fold(OffsetsCommitted)
 def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
+    """Add offsets: as committed, or as pending in the transaction of the producer."""
     group = state.groups.get(event.group, Group())
     commit_position = state.next_commit_position
     pending = event.producer_id != NO_PRODUCER
     offsets = group.pending.get(event.producer_id, Map()) if pending else group.offsets
-    for item in event.offsets:
-        value = OffsetAndMetadata(item.offset, item.metadata, item.leader_epoch)
-        offsets = offsets.insert(item.tp, CommittedOffset(value, commit_position, state.timestamp, item.topic_id))
+    for offset in event.offsets:
+        value = OffsetAndMetadata(offset.offset, offset.metadata, offset.leader_epoch)
+        offsets = offsets.insert(offset.tp, CommittedOffset(value, commit_position, state.timestamp, offset.topic_id))
         commit_position += 1
     if pending:
         group = replace(group, pending=group.pending.insert(event.producer_id, offsets))

@@ -209,7 +209,8 @@ def require_member(group: Group, name: str, member_id: str, instance_id: str | N
         FencedInstanceError: Another member has taken over its static name (KIP-345).
         UnknownMemberError: It left, its lease expired, or it never joined.
     """
-    member, static = group.members.get(member_id), _static_member(group, instance_id)
+    member = group.members.get(member_id)
+    static = _static_member(group, instance_id)
     return _require_static_or_id(member, static, name, member_id, instance_id)
 
 
@@ -288,7 +289,7 @@ def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
     if offsets.generation != generation:
         msg = f"group {name!r} is at generation {generation}, not {offsets.generation}"
         raise IllegalGenerationError(msg)
-    tps = {item.tp for item in offsets.offsets}
+    tps = {offset.tp for offset in offsets.offsets}
     for other in _sorted_members(group):
         if other.member_id != offsets.member_id and (taken_tps := sorted(tps.intersection(other.held))):
             msg = f"member {other.member_id!r} of group {name!r} holds {taken_tps[0]}, not {offsets.member_id!r}"
@@ -401,6 +402,7 @@ def _reconcile(draft: Draft, name: str, member_id: str, epoch: int | None) -> No
 
 
 def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:
+    """Refuse ids, topics, an assignor or a session timeout that no member may have."""
     check_id("group.id", command.group)
     check_id("member.id", command.member_id)
     if command.instance_id is not None:

@@ -63,16 +63,16 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
         InvalidConfigError: A value has another type, or the offset is out of range. Only clients of gateways commit
             negative ones, as those of brokers do; Java's consumer refuses them, too.
     """
-    item = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    committed = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     try:
         topic, partition = tp
     except (TypeError, ValueError):
         msg = f"the offsets of a group are given by TopicPartition, not by {tp!r}"
         raise InvalidConfigError(msg) from None
-    if not isinstance(item.metadata, str) or not is_unicode(item.metadata):
-        msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {item.metadata!r}"
+    if not isinstance(committed.metadata, str) or not is_unicode(committed.metadata):
+        msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {committed.metadata!r}"
         raise InvalidConfigError(msg)
-    offset = check_integer(f"the offset of {topic}-{partition}", item.offset)
+    offset = check_integer(f"the offset of {topic}-{partition}", committed.offset)
     if not 0 <= offset < _OFFSETS.stop:
         msg = f"a group cannot commit offset {offset} of {topic}-{partition}: it must be 0 to 2**63 - 1"
         raise InvalidConfigError(msg)
@@ -80,14 +80,14 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
         topic=check_topic_name(topic),
         partition=check_integer(f"the partition of {topic!r}", partition),
         offset=offset,
-        metadata=item.metadata,
-        leader_epoch=check_integer(f"the leader epoch of {topic}-{partition}", item.leader_epoch),
+        metadata=committed.metadata,
+        leader_epoch=check_integer(f"the leader epoch of {topic}-{partition}", committed.leader_epoch),
     )
 
 
-def with_topic_id(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
+def with_topic_id(offset: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
     """Return the offset with the id of the topic that was read, if it is known."""
-    return replace(item, topic_id=topic_ids.get(item.topic))
+    return replace(offset, topic_id=topic_ids.get(offset.topic))
 
 
 def to_group_of_offsets(command: CommitOffsets | ResetOffsets, chains: int) -> int:
@@ -97,7 +97,7 @@ def to_group_of_offsets(command: CommitOffsets | ResetOffsets, chains: int) -> i
 
 def partitions_of_offsets(command: CommitOffsets | ResetOffsets) -> Iterator[TopicPartition]:
     """The partitions of the offsets."""
-    return (item.tp for item in command.offsets.offsets)
+    return (offset.tp for offset in command.offsets.offsets)
 
 
 def commits_offsets(command: CommitOffsets | ResetOffsets, _: State) -> list[Right]:
@@ -107,7 +107,7 @@ def commits_offsets(command: CommitOffsets | ResetOffsets, _: State) -> list[Rig
 
 def reads_topics_of(offsets: Iterable[TxnOffsets]) -> list[Right]:
     """The rights to read the topics of offsets."""
-    topics = {offset.topic for item in offsets for offset in item.offsets}
+    topics = {offset.topic for of_group in offsets for offset in of_group.offsets}
     return [right_to("READ", "TOPIC", *topics)] if topics else []
 
 
@@ -186,7 +186,8 @@ def delete_offsets(draft: Draft, command: DeleteOffsets) -> tuple[TopicPartition
 
 def _topics_at_gateway(name: str, group: Group) -> set[str]:
     """Return the topics that members kept by a gateway read."""
-    topics, protocol_type = set[str](), group.classic.protocol_type if group.classic else None
+    topics = set[str]()
+    protocol_type = group.classic.protocol_type if group.classic else None
     for member in group.classic_members:
         topics_of_member = subscribed_topics(protocol_type, member.subscription)
         if topics_of_member is None:
@@ -211,7 +212,7 @@ def describe_live_members(group: Group) -> str:
 
 def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity) -> None:
     """Check offsets, and emit them: as committed, or as pending in the transaction of the producer."""
-    items = [_checked_offset(draft.state, offsets.group, item) for item in offsets.offsets]
+    items = [_checked_offset(draft.state, offsets.group, offset) for offset in offsets.offsets]
     _check_catalog(draft, offsets)
     draft.emit(
         OffsetsCommitted(
@@ -224,22 +225,22 @@ def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity)
     )
 
 
-def _checked_offset(state: State, group: str, item: GroupOffset) -> GroupOffset:
+def _checked_offset(state: State, group: str, offset: GroupOffset) -> GroupOffset:
     """Return the offset with the id of its topic; refuse it if the topic that was read is deleted (OFF-18).
 
     Only the catalog's chain can tell the id for certain; elsewhere the caller has looked it up before. If the chain has
     another topic of the name, either its copy or the catalog of the caller is out of date: the caller first copies the
     topic to the chain, or looks it up again.
     """
-    if leads_partition(state, item.tp) and item.tp not in state.partitions:
-        msg = f"group {group!r} cannot commit an offset of {item.tp}: there is no such partition"
+    if leads_partition(state, offset.tp) and offset.tp not in state.partitions:
+        msg = f"group {group!r} cannot commit an offset of {offset.tp}: there is no such partition"
         raise UnknownTopicOrPartitionError(msg)
     if state.chain == CATALOG:
-        item = with_catalog_topic_id(state, group, item)
-    elif leads_partition(state, item.tp):
-        _check_same_topic(state.topics[item.topic], group, item)
-    check_offset(group, item)
-    return item
+        offset = with_catalog_topic_id(state, group, offset)
+    elif leads_partition(state, offset.tp):
+        _check_same_topic(state.topics[offset.topic], group, offset)
+    check_offset(group, offset)
+    return offset
 
 
 def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
@@ -259,9 +260,11 @@ def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
     if state.chain == CATALOG or offsets.catalog is None:
         return
     group = state.groups.get(offsets.group, Group())
-    ids = {item.tp: _stored_ids(group, item.tp) for item in offsets.offsets if not leads_partition(state, item.tp)}
-    new_items = [item for item in offsets.offsets if item.tp in ids and ids[item.tp] != {item.topic_id}]
-    replacing_items = [item for item in new_items if ids[item.tp]]
+    ids = {
+        offset.tp: _stored_ids(group, offset.tp) for offset in offsets.offsets if not leads_partition(state, offset.tp)
+    }
+    new_items = [offset for offset in offsets.offsets if offset.tp in ids and ids[offset.tp] != {offset.topic_id}]
+    replacing_items = [offset for offset in new_items if ids[offset.tp]]
     if replacing_items and offsets.catalog < state.seen.get(CATALOG, 0):
         tp = replacing_items[0].tp
         msg = f"group {offsets.group!r} cannot commit an offset of {tp}: its topic was looked up too long ago"
@@ -276,38 +279,38 @@ def _stored_ids(group: Group, tp: TopicPartition) -> set[str | None]:
     return {offsets[tp].topic_id for offsets in stored_offsets if tp in offsets}
 
 
-def check_offset(group: str, item: GroupOffset) -> None:
+def check_offset(group: str, offset: GroupOffset) -> None:
     """Check the range of an offset and the size of its metadata.
 
     Raises:
         InvalidConfigError: The offset is out of range.
         OffsetMetadataTooLargeError: The metadata is longer than :data:`MAX_METADATA_LENGTH`.
     """
-    if item.offset not in _OFFSETS:
-        msg = f"group {group!r} cannot commit offset {item.offset} of {item.tp}: it is no 64-bit integer"
+    if offset.offset not in _OFFSETS:
+        msg = f"group {group!r} cannot commit offset {offset.offset} of {offset.tp}: it is no 64-bit integer"
         raise InvalidConfigError(msg)
-    if len(item.metadata.encode("utf-16-le")) > 2 * MAX_METADATA_LENGTH:
-        msg = f"the metadata of {item.tp} in group {group!r} is longer than {MAX_METADATA_LENGTH} characters"
+    if len(offset.metadata.encode("utf-16-le")) > 2 * MAX_METADATA_LENGTH:
+        msg = f"the metadata of {offset.tp} in group {group!r} is longer than {MAX_METADATA_LENGTH} characters"
         raise OffsetMetadataTooLargeError(msg)
 
 
-def with_catalog_topic_id(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
+def with_catalog_topic_id(catalog: State, group: str, offset: GroupOffset) -> GroupOffset:
     """Return the offset with the id of its topic in the catalog (OFF-18).
 
     Raises:
         UnknownTopicOrPartitionError: The partition does not exist, or the topic was created again since it was read.
     """
-    topic = catalog.topics.get(item.topic)
-    if topic is None or not 0 <= item.partition < topic.partitions:
-        msg = f"group {group!r} cannot commit an offset of {item.tp}: there is no such partition"
+    topic = catalog.topics.get(offset.topic)
+    if topic is None or not 0 <= offset.partition < topic.partitions:
+        msg = f"group {group!r} cannot commit an offset of {offset.tp}: there is no such partition"
         raise UnknownTopicOrPartitionError(msg)
-    _check_same_topic(topic, group, item)
-    return replace(item, topic_id=topic.topic_id)
+    _check_same_topic(topic, group, offset)
+    return replace(offset, topic_id=topic.topic_id)
 
 
-def _check_same_topic(topic: CatalogTopic, group: str, item: GroupOffset) -> None:
-    if item.topic_id is not None and item.topic_id != topic.topic_id:
-        msg = f"group {group!r} cannot commit an offset of {item.tp}: the topic was deleted and created again since"
+def _check_same_topic(topic: CatalogTopic, group: str, offset: GroupOffset) -> None:
+    if offset.topic_id is not None and offset.topic_id != topic.topic_id:
+        msg = f"group {group!r} cannot commit an offset of {offset.tp}: the topic was deleted and created again since"
         raise UnknownTopicOrPartitionError(msg)
 
 

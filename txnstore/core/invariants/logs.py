@@ -72,7 +72,8 @@ def batches_hold_their_offsets(state: State) -> Iterator[str]:
     """A batch has a record for each of its offsets, unless its segment stores the offset of each record."""
     for tp, partition in sorted_items(state.partitions):
         for batch in partition.batches:
-            width, has_explicit_offsets = batch.limit - batch.base_offset, batch.segment.explicit_offsets
+            width = batch.limit - batch.base_offset
+            has_explicit_offsets = batch.segment.explicit_offsets
             if batch.records > width or (batch.records < width and not has_explicit_offsets):
                 yield f"{tp}: the batch {offsets_of(batch)} has {batch.records} records in {width} offsets"
             if batch.first_row < 0 or batch.records < 1 or batch.first_row + batch.records > batch.segment.rows:

@@ -99,7 +99,8 @@ def _add_to_window(producer: ProducerState | None, batch: Batch, state: State) -
     first_offset = producer.current_txn_first_offset if producer is not None else None
     if batch.transactional and first_offset is None:
         first_offset = batch.base_offset
-    first_sequence, last_sequence = batch.base_sequence, next_sequence(batch.base_sequence, batch.records - 1)
+    first_sequence = batch.base_sequence
+    last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
     metadata = BatchMetadata(first_sequence, last_sequence, batch.base_offset, batch.limit - 1, batch.appended_at)
     return ProducerState(batch.epoch, (*window, metadata)[-WINDOW:], state.timestamp, first_offset)
 

@@ -143,7 +143,8 @@ def _batch_lines(partition: Partition, traces: Mapping[int, Trace]) -> Iterator[
 
 def _batch_line(batch: Batch, outcome: str, trace: Trace | None) -> LogLine:
     """Return the line of a batch; a merged one has lost its transaction and its append time."""
-    is_merged, sequence = outcome == "compacted", _or_none(batch.base_sequence)
+    is_merged = outcome == "compacted"
+    sequence = _or_none(batch.base_sequence)
     return LogLine(
         kind="batch",
         base_offset=batch.base_offset,

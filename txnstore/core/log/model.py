@@ -185,7 +185,8 @@ class NewBatch:
 
     def placed_batch(self, base_offset: int, producer: ProducerIdentity, appended_at: int) -> Batch:
         """Return the batch of ``producer`` at the offsets from ``base_offset`` on."""
-        records, at_append = self.records, self.timestamp_type == "LogAppendTime"
+        records = self.records
+        at_append = self.timestamp_type == "LogAppendTime"
         return Batch(
             base_offset,
             base_offset + records,

@@ -28,7 +28,9 @@ def with_removed(state: State, removed_batches: Iterable[Batch], added_batches: 
     ``added_batches``: the batches in their place, which may name the same segments.
     """
     still_named = {batch.segment.object for batch in added_batches}
-    newly_dropped, newly_released, sequences = dict[str, int](), dict[str, int](), set[int]()
+    newly_dropped = dict[str, int]()
+    newly_released = dict[str, int]()
+    sequences = set[int]()
     for batch in removed_batches:
         segment = batch.segment
         if segment.inlined:

@@ -48,7 +48,7 @@ def partitions_of_deletions(command: DeleteRecords) -> Iterator[TopicPartition]:
 
 def deletes_records(command: DeleteRecords, _: State) -> list[Right]:
     """The right to delete records of the topics, or to maintain the store."""
-    return [delete_records_of(item.tp.topic for item in command.deletions)]
+    return [delete_records_of(deletion.tp.topic for deletion in command.deletions)]
 
 
 @command(DeleteRecords, route=to_leader, right=deletes_records, partitions=partitions_of_deletions)

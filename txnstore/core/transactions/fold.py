@@ -24,6 +24,7 @@ from txnstore.core.transactions.model import COMPLETING, PREPARING, Transaction,
 
 @fold(ProducerInitialized)
 def _producer_initialized(state: State, event: ProducerInitialized) -> State:
+    """Give a transactional id its new producer id and epoch; keep a prepared transaction if the event does."""
     state = replace(state, next_producer_id=max(state.next_producer_id, event.producer_id + 1))
     if event.transactional_id is None:
         return state
@@ -89,6 +90,7 @@ def _txn_prepared(state: State, event: TxnPrepared) -> State:
 
 @fold(TxnDecided)
 def _txn_decided(state: State, event: TxnDecided) -> State:
+    """Note the outcome, and the identity that the next transaction will have."""
     txn = replace(
         state.transactions[event.transactional_id],
         state=PREPARING[event.outcome],
@@ -125,6 +127,7 @@ def _with_session_window(partition: Partition, event: SessionContinued) -> Parti
 
 @fold(TxnCompleted)
 def _txn_completed(state: State, event: TxnCompleted) -> State:
+    """End the transaction; the producer takes the identity that the decision has noted."""
     txn = state.transactions[event.transactional_id]
     is_rotated = event.next_producer_id != txn.producer_id
     txn = replace(

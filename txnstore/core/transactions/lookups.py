@@ -108,7 +108,7 @@ def repeated_batches(
         find_repeated(states[batch.tp].partition(batch.tp), command.producer, batch, txn.session_epoch)
         for batch in command.batches
     ]
-    known_answers = tuple(item for item in answers if item is not None)
+    known_answers = tuple(answer for answer in answers if answer is not None)
     return known_answers if known_answers and len(known_answers) == len(answers) and not command.offsets else None
 
 

@@ -129,7 +129,7 @@ def partitions_of_append(command: Append | EndTxn) -> Iterator[TopicPartition]:
     """The partitions of batches and offsets, and those that join the transaction without data."""
     yield from (batch.tp for batch in command.batches)
     yield from command.partitions if isinstance(command, Append) else ()
-    yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
+    yield from (offset.tp for offsets in command.offsets for offset in offsets.offsets)
 
 
 def appends(command: Append, _: State) -> list[Right]:
@@ -496,7 +496,8 @@ def emit_markers(draft: Draft, decided_txn: DecidedTransaction, last_batches: La
     state = draft.state
     coordinated_here = not is_foreign(state, decided_txn.producer_id)
     lacks_all = coordinated_here or lacks_markers(state, decided_txn.producer_id, decided_txn.epoch)
-    markers, logs = list[MarkerWritten](), dict[TopicPartition, Partition]()
+    markers = list[MarkerWritten]()
+    logs = dict[TopicPartition, Partition]()
     for tp in decided_txn.partitions:
         partition = _log_of(state, decided_txn, tp)
         if partition is not None and (lacks_all or is_left_open(partition, decided_txn.producer_id, decided_txn.epoch)):
