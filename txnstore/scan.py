@@ -167,7 +167,7 @@ class Scan:
         Raises:
             InvalidConfigError: pandas is not installed.
         """
-        _check_engine("pandas")
+        _import_engine("pandas")
         return self.to_table().to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
@@ -176,7 +176,7 @@ class Scan:
         Raises:
             InvalidConfigError: polars is not installed.
         """
-        return _check_engine("polars").from_arrow(self.to_table())
+        return _import_engine("polars").from_arrow(self.to_table())
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection, name: str | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation that reads the scan whenever it is evaluated.
@@ -200,7 +200,7 @@ class Scan:
 
 def _check_not_empty(columns: Sequence[str] | None) -> Sequence[str] | None:
     if columns is None or isinstance(columns, str):
-        return columns  # The columns refuses a string, which is a sequence of letters.
+        return columns  # A string, which is a sequence of letters, is refused with the names of the columns.
     names = [*columns]
     if not names:
         msg = "columns is empty: name at least one column, such as _offset; without columns a scan has all of them"
@@ -208,18 +208,18 @@ def _check_not_empty(columns: Sequence[str] | None) -> Sequence[str] | None:
     return names
 
 
-def _bounds_of(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
+def _bounds_of(view: View, topic: str, option: str, value: Bound) -> dict[TopicPartition, int]:
     """Return a bound as an offset for each partition that has one."""
-    if bound is None:
+    if value is None:
         return {}
-    bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(range(view.topics[topic].partitions), bound)
+    bounds = value if isinstance(value, Mapping) else dict.fromkeys(range(view.topics[topic].partitions), value)
     result = {}
     for number, offset in bounds.items():
         tp = TopicPartition(topic, number)
         view.find_partition(tp)
-        result[tp] = check_integer(f"{which} of {tp}", offset)
+        result[tp] = check_integer(f"{option} of {tp}", offset)
         if result[tp] < 0:
-            msg = f"{which} of {tp} must be an offset of at least 0, not {offset}"
+            msg = f"{option} of {tp} must be an offset of at least 0, not {offset}"
             raise OffsetOutOfRangeError(msg)
     return result
 
@@ -283,7 +283,8 @@ def _prune_slices(slices: list[Slice], expression: Any, columns: Columns) -> lis
     return [slices[int(fragment.path)] for fragment in dataset.get_fragments(filter=expression)]
 
 
-def _check_engine(name: str) -> Any:
+def _import_engine(name: str) -> Any:
+    """Import a library that reads Arrow tables; an error names what works without it."""
     import importlib
 
     load(name)

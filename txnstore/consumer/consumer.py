@@ -637,7 +637,7 @@ class Consumer:
         return self._positions.assigned[tp]
 
     def _selected_partitions(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
-        return [tp for item in partitions for tp in _as_partitions(item)] or self.assignment()
+        return [tp for partition in partitions for tp in _as_partitions(partition)] or self.assignment()
 
     def _selected_existing(self, view: View, partitions: tuple[Partitions, ...]) -> list[TopicPartition]:
         """Return these partitions; by default all assigned ones that are not deleted."""
@@ -663,7 +663,7 @@ def _as_partitions(partitions: object) -> list[TopicPartition]:
     is_one_pair = isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str)
     if is_one_pair or isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         return [TopicPartition(*check_pair(partitions))]
-    return [TopicPartition(*check_pair(item)) for item in partitions]
+    return [TopicPartition(*check_pair(pair)) for pair in partitions]
 
 
 _ALL_ROWS = 2**63 - 1

@@ -144,7 +144,9 @@ class Poller:
         """Take rows, or read the chains and pause until there are rows, or the timeout has passed."""
         runtime = self._connection.runtime
         deadline: float | None = None
-        view, is_fresh, planned_again = self._follow_group(self._look()), False, False
+        view = self._follow_group(self._look())
+        is_fresh = False
+        planned_again = False
         if not self._is_idle(view) and self._positions.needs_head(view):
             view, is_fresh = self._read_heads(view), True
         while True:
@@ -190,8 +192,10 @@ class Poller:
         """
         clock = self._connection.runtime.monotonic
         now = clock()
-        began = self._pause_began = now if self._pause_began is None else self._pause_began
-        pause = min(self._pause - max(0, now - began) / 1000, remaining_seconds)
+        if self._pause_began is None:
+            self._pause_began = now
+        passed_seconds = max(0, now - self._pause_began) / 1000
+        pause = min(self._pause - passed_seconds, remaining_seconds)
         if pause > 0 and self._connection.chains.news.wait(pause, self._news_seen):
             self._paused_s += min(pause, (clock() - now) / 1000)
             return True
@@ -345,15 +349,17 @@ class Poller:
     def restore(self, *, drops_rows: bool = True) -> None:
         """Restore the positions before a call that raised, if they are not restored yet."""
         positions = self._to_restore
-        if positions is not None:
-            self._idle = None
-            for part in self._positions.assigned.values():
-                flow = part.flow
-                if flow is not None:
-                    position = positions.get(flow, flow.first_position)
-                    if flow.position != position or drops_rows:
-                        part.move(position)
-            self._to_restore = None
+        if positions is None:
+            return
+        self._idle = None
+        for part in self._positions.assigned.values():
+            flow = part.flow
+            if flow is None:
+                continue
+            position = positions.get(flow, flow.first_position)
+            if drops_rows or flow.position != position:
+                part.move(position)
+        self._to_restore = None
 
 
 def fetch_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> int:

@@ -92,45 +92,49 @@ class ConsumerGroup:
         """Leave out offsets of deleted topics, so that the other positions are committed."""
         view = self._connection.view()
         existing_items = tuple(
-            item
-            for item in items
-            if view.partition(item.tp) is not None and view.topics[item.topic].topic_id == item.topic_id
+            offset
+            for offset in items
+            if view.partition(offset.tp) is not None and view.topics[offset.topic].topic_id == offset.topic_id
         )
-        for item in items:
-            if item not in existing_items:
+        for offset in items:
+            if offset not in existing_items:
                 _LOG.warning(
                     "offset %d of %s is not committed: the topic was deleted",
-                    item.offset,
-                    item.tp,
-                    extra={"group": self.name, "topic": item.topic},
+                    offset.offset,
+                    offset.tp,
+                    extra={"group": self.name, "topic": offset.topic},
                 )
         return existing_items
 
     def _commit(self, items: tuple[GroupOffset, ...]) -> None:
-        """Commit offsets with the membership, if there is one; without offsets only check the membership.
+        """Commit offsets with the membership, if there is one; without offsets only check the membership."""
+        if self.membership.has_joined:
+            if items:
+                self._commit_as_member(items)
+            else:
+                self.membership.check()
+        elif items:
+            self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
 
-        A commit with the membership renews the lease.
+    def _commit_as_member(self, items: tuple[GroupOffset, ...]) -> None:
+        """Commit offsets in the generation of the member, and renew its lease; repeat it if the group has a newer one.
+
+        Raises:
+            IllegalGenerationError: The generation is still refused after some attempts.
         """
         member = self.membership
-        if items and not member.has_joined:
-            self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
-        elif not items and member.has_joined:
-            member.check()
-        elif items:
-            for attempt in range(_MAX_ATTEMPTS):
-                command = CommitOffsets(
-                    TxnOffsets(self.name, items, member.generation, member.member_id, member.instance_id)
-                )
-                began_at = self._connection.runtime.monotonic()
-                try:
-                    self._connection.submit(command)
-                    member.lease.record_renewal(began_at)
-                    break
-                except IllegalGenerationError:
-                    if not member.adopt_generation() or attempt == _MAX_ATTEMPTS - 1:
-                        raise
-                except UnknownMemberError as error:
-                    raise member.explain_removal(error) from error
+        for attempt in range(_MAX_ATTEMPTS):
+            offsets = TxnOffsets(self.name, items, member.generation, member.member_id, member.instance_id)
+            began_at = self._connection.runtime.monotonic()
+            try:
+                self._connection.submit(CommitOffsets(offsets))
+                member.lease.record_renewal(began_at)
+                return
+            except IllegalGenerationError:
+                if not member.adopt_generation() or attempt == _MAX_ATTEMPTS - 1:
+                    raise
+            except UnknownMemberError as error:
+                raise member.explain_removal(error) from error
 
     def committed(
         self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False

@@ -61,23 +61,25 @@ class PrefetchedRecords:
     def next(self) -> Record | None:
         """Return the next record, or None."""
         while self._index < len(self._items):
-            item = self._items[self._index]
-            if not item.is_next:
-                self._drop_fetched(item)
+            prefetched = self._items[self._index]
+            if not prefetched.is_next:
+                self._drop_fetched(prefetched)
                 self._index += 1
                 continue
-            flow, record, next_index = item.flow, item.record, self._index + 1
+            flow = prefetched.flow
+            record = prefetched.record
+            next_index = self._index + 1
             # Position and index are stored after all calls, so that an interrupt cannot advance only one.
-            flow.position, self._index = item.after, next_index
+            flow.position, self._index = prefetched.after, next_index
             return record
         return None
 
     def put_back(self) -> None:
         """Leave the records that were not returned to the next poll."""
-        for item in self._items[self._index :]:
-            self._drop_fetched(item)
+        for prefetched in self._items[self._index :]:
+            self._drop_fetched(prefetched)
         self._items, self._index = [], 0
 
-    def _drop_fetched(self, item: _PrefetchedRecord) -> None:
-        if item.part.flow is item.flow:
-            item.part.stop()
+    def _drop_fetched(self, prefetched: _PrefetchedRecord) -> None:
+        if prefetched.part.flow is prefetched.flow:
+            prefetched.part.stop()

@@ -272,15 +272,16 @@ class Positions:
 
     def chains(self, view: View) -> set[int]:
         """Return the chains that a poll has to read: of the partitions, the group, and open transactions in them."""
-        chains = (
-            {CATALOG} if self.topics is not None or self._missing_topics or self._missing_partitions else set[int]()
-        )
+        chains = set[int]()
+        if self.topics is not None or self._missing_topics or self._missing_partitions:
+            chains.add(CATALOG)
         if self.group is not None and (self.shared or self._tps_without_position()):
             chains.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
             chains.add(chain_of_partition(tp, view.chains))
             log = view.log(tp)
-            chains |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
+            if log is not None:
+                chains |= {chain_of_producer(producer_id) for producer_id in log.open_txns}
         return chains | {chain_of_producer(producer_id) for producer_id in self.pending_producers(view)}
 
     def _tps_without_position(self) -> list[TopicPartition]:
@@ -326,7 +327,9 @@ class Positions:
         if self.group is None or view.chains == 1:
             return offsets
         for tp, part in self.assigned.items():
-            log = view.partition(tp) if part.flow is None and part.begin is None else None
+            if part.flow is not None or part.begin is not None:
+                continue
+            log = view.partition(tp)
             value = committed(view, self.group, tp, require_stable=False) if log is not None else None
             if log is not None and value is not None and value.offset > log.high_watermark:
                 offsets[tp] = value.offset

@@ -247,11 +247,11 @@ class Producer:
         try:
             group_offsets = txn_offsets(offsets, group)
             self._connection.check_rights(
-                read_group(group_offsets.group), read_topics(item.topic for item in group_offsets.offsets)
+                read_group(group_offsets.group), read_topics(offset.topic for offset in group_offsets.offsets)
             )
-            for item in group_offsets.offsets:
-                check_offset(group_offsets.group, item)
-                sender.topics.find(item.topic, write=False).check_number(item.partition)
+            for offset in group_offsets.offsets:
+                check_offset(group_offsets.group, offset)
+                sender.topics.find(offset.topic, write=False).check_number(offset.partition)
             check_member(self._connection, group_offsets)
         except BaseException as error:
             sender.record_refused(error)

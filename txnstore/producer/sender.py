@@ -283,9 +283,8 @@ class Sender:
         ):
             return
         tasks = self._uploads.group_for_segments(batches)
-        self._run_in_pool(
-            [task for task in tasks if task is not batches[-1].upload]
-        )  # The caller begins with that one.
+        # Without the last one, with which the caller begins.
+        self._run_in_pool([task for task in tasks if task is not batches[-1].upload])
 
     def _collect_uploaded(self, *, until_room: bool = False) -> list[ProducerBatch]:
         """Wait for uploads, all or until the buffer has room; return the uploaded batches in seal order.
@@ -435,9 +434,8 @@ class Sender:
         try:
             return fenced_or_aborted(self._connection, self.txn.identity, error)
         except StorageError:
-            self._change_txn(
-                Transaction.with_not_written
-            )  # It was refused, so nothing happened; the next call submits again.
+            # It was refused, so nothing happened; the next call submits again.
+            self._change_txn(Transaction.with_not_written)
             raise
 
     def _fail_command(self, pending: PendingCommand, error: Exception) -> None:

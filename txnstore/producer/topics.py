@@ -134,23 +134,25 @@ class Topics:
         return version
 
     def _find_version(self, topic: str, partition: int | None) -> TopicVersion:
-        """Return the known version if the cached state has it, else decode the newest one."""
+        """Return the version of a topic in the cached state; read the head if that lacks the topic or the partition."""
         state = self.catalog.state
         version = self.known.get(topic) if type(topic) is str else None
-        # A state shares the topics that did not change with the states before it.
+        # The usual case. A state shares the topics that did not change with the states before it.
         if version is not None and state.topics.get(topic) is version.topic:
             version.state = state
             if partition is None or (type(partition) is int and 0 <= partition < version.partitions):
                 return version
-        topic = check_topic_name(topic)
-        newest = state.topics.get(topic)
+        name = check_topic_name(topic)
+        catalog_topic = state.topics.get(name)
         number = as_integer(partition)
-        if newest is None or (number is not None and number >= newest.partitions):
-            newest = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
+        if catalog_topic is None or (number is not None and number >= catalog_topic.partitions):
+            # Another process may have created or enlarged it.
+            catalog_topic = self._connection.view().find_topic(name)
             self.refresh_catalog()
-        version = self.known.get(topic)
-        if version is None or version.topic is not newest:
-            version = self.known[topic] = TopicVersion(topic_writer(newest))
+        version = self.known.get(name)
+        if version is None or version.topic is not catalog_topic:
+            version = TopicVersion(topic_writer(catalog_topic))
+            self.known[name] = version
         if partition is not None:
             version.check_number(partition)
         return version

@@ -76,7 +76,8 @@ def encode_rows(
         encoded = encode(table, config.segment_format, writer.compression, parts=counts)
         topic, partition = parts[0][0]
         key = keys.segment(topic, partition, runtime.new_id(), config.segment_format)
-    segment, first_rows = encoded.segment(key), [*accumulate(counts, initial=0)]
+    segment = encoded.segment(key)
+    first_rows = [*accumulate(counts, initial=0)]
     batches = [
         NewBatch(
             tp.topic,
@@ -165,7 +166,7 @@ def deliver(
         StorageRefusedError: The storage refused the request and would refuse it again.
         StorageError: The last attempt failed. The log is unchanged, since no entry names the object.
     """
-    began, paused_seconds, attempts = runtime.monotonic(), 0.0, 0
+    began_at, paused_seconds, attempts = runtime.monotonic(), 0.0, 0
     while True:
         try:
             objects.put(key, data)
@@ -173,7 +174,7 @@ def deliver(
             raise
         except StorageError as error:
             attempts, failure = attempts + 1, error
-            if is_abandoned() or max(paused_seconds, (runtime.monotonic() - began) / 1000) >= timeout:
+            if is_abandoned() or max(paused_seconds, (runtime.monotonic() - began_at) / 1000) >= timeout:
                 times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
                 msg = f"{name} could not be uploaded within {timeout:g} s ({times}): {error}"
                 raise StorageError(msg) from error
@@ -225,7 +226,8 @@ class Uploads:
         remaining_bytes = min((batch.writer.config.inline_bytes for batch in batches), default=0)
         if sum(batch.bytes for batch in batches) > remaining_bytes or len(split_for_window(batches)) > 1:
             return False
-        chains, coordinator_chain = len(self.connection.chains), chain_of_producer(producer.producer_id)
+        chains = len(self.connection.chains)
+        coordinator_chain = chain_of_producer(producer.producer_id)
         if producer.transactional_id is not None and any(
             chain_of_partition(batch.tp, chains) != coordinator_chain for batch in batches
         ):
@@ -267,23 +269,23 @@ class Uploads:
         """
         remaining = [batch for batch in batches if batch.uploaded is None and not batch.abandoned]
         self._convert_batches(remaining)
-        parts: list[Rows] = []
-        uploaded: list[ProducerBatch] = []
+        rows: list[Rows] = []
+        converted: list[ProducerBatch] = []
         for batch in remaining:
             try:
-                parts.append(self._converted_rows(batch))
-                uploaded.append(batch)
+                rows.append(self._converted_rows(batch))
+                converted.append(batch)
             except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
                 batch.end_upload(error)
-        if not uploaded:
+        if not converted:
             return
         try:
-            new_batches = self._put_segment(uploaded, parts)
+            new_batches = self._put_segment(converted, rows)
         except Exception as error:  # noqa: BLE001 - the caller that waits for the uploads gets it
-            for batch in uploaded:
+            for batch in converted:
                 batch.end_upload(error)
             return
-        for batch, new_batch in zip(uploaded, new_batches, strict=True):
+        for batch, new_batch in zip(converted, new_batches, strict=True):
             batch.end_upload(new_batch)
 
     def _put_segment(self, batches: Sequence[ProducerBatch], parts: Sequence[Rows]) -> list[NewBatch]:

@@ -143,7 +143,7 @@ def offset_of_greatest_time(
             ]
         greatest = max(
             [*candidates, *([] if greatest is None else [greatest])],
-            key=lambda each: (each.timestamp, -each.offset),
+            key=lambda candidate: (candidate.timestamp, -candidate.offset),
             default=None,
         )
     return greatest

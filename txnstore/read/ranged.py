@@ -59,18 +59,19 @@ class PartialFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
+        """Read from one part: the last that begins at the position or before it."""
         start = self._position
         end = self._size if size is None or size < 0 else min(self._size, start + size)
         if start >= end:
             return b""
         index = bisect_right(self._starts, start) - 1
-        first = self._starts[index] if index >= 0 else self._size
-        part = self._parts.get(first, b"")
-        if index < 0 or end > first + len(part):
+        part_start = self._starts[index] if index >= 0 else 0
+        part = self._parts[part_start] if index >= 0 else b""
+        if end > part_start + len(part):
             msg = f"the bytes {start} to {end} were not fetched"
             raise OSError(msg)
         self._position = end
-        return part[start - first : end - first]
+        return part[start - part_start : end - part_start]
 
 
 #: The exceptions that pyarrow raises for damaged bytes.
@@ -290,7 +291,7 @@ class RangedObject:
 def _join_ranges(blocks: Blocks, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The ranges widened to blocks; those that are near each other as one."""
     joined: list[tuple[int, int]] = []
-    for start, end in (blocks.around(*each) for each in ranges):
+    for start, end in (blocks.around(*needed) for needed in ranges):
         if joined and start - joined[-1][1] <= _GAP_BYTES:
             joined[-1] = joined[-1][0], max(end, joined[-1][1])
         else:

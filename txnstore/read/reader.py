@@ -265,7 +265,9 @@ def read_together(slices: Iterable[OpenSlice], columns: Columns) -> pa.Table:
     tables: list[pa.Table] = []
     for _, alike in groupby(slices, lambda opened: isinstance(opened.file, DecodedSegment)):
         opened = [*alike]
-        decoded = [(each.part, each.file) for each in opened if isinstance(each.file, DecodedSegment)]
+        decoded = [
+            (open_part.part, open_part.file) for open_part in opened if isinstance(open_part.file, DecodedSegment)
+        ]
         tables += [read_decoded(decoded, columns)] if decoded else _read_pieces(opened, columns)
     return pa.concat_tables(tables).combine_chunks() if tables else columns.schema.empty_table()
 
@@ -441,7 +443,8 @@ def pieces_of(part: Slice, file: SegmentFile) -> list[PieceRows]:
     """The pieces of a segment with rows of the slice."""
     pieces, first_row, wanted_rows = [], 0, part.rows
     for number, rows in enumerate(file.rows):
-        start, end = max(wanted_rows.start, first_row), min(wanted_rows.stop, first_row + rows)
+        start = max(wanted_rows.start, first_row)
+        end = min(wanted_rows.stop, first_row + rows)
         if start < end and _may_hold_offsets(file, number, part):
             pieces.append(PieceRows(number, start - first_row, end - start, start))
         first_row += rows

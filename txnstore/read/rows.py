@@ -254,6 +254,7 @@ def _stored_name(value: Value) -> str | None:
 
 
 def _check_names(topic: str, names: Sequence[str], schema: pa.Schema) -> None:
+    """Refuse columns that the topic does not have, or that are named twice."""
     if isinstance(names, str):
         msg = f"columns must be a list of names, not the string {names!r}"
         raise SchemaMismatchError(msg)
@@ -409,7 +410,8 @@ class File:
         ranges: dict[int, list[tuple[int, int]]] = {}
         end = 0  # of the rows of the slice before
         for part in self.slices:
-            partition_ranges, start = ranges.setdefault(part.tp.partition, []), part.start
+            partition_ranges = ranges.setdefault(part.tp.partition, [])
+            start = part.start
             if partition_ranges and part.rows.start == end:
                 start, _ = partition_ranges.pop()
             partition_ranges.append((start, part.limit))

@@ -75,7 +75,8 @@ class Blocks:
         """
         try:
             document = json.loads(text)
-            size, sums = document["size"], array("I", base64.b64decode(document["crc32"], validate=True))
+            size = document["size"]
+            sums = array("I", base64.b64decode(document["crc32"], validate=True))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             msg = f"the checksums of its blocks cannot be read: {error!r}"
             raise ValueError(msg) from error

@@ -52,7 +52,9 @@ def parquet_writer(
     level: Any = ZSTD_LEVEL if codec == "zstd" else None
     compressed_names = _columns_to_compress(first_rows) if small and codec is not None else None
     if compressed_names is not None:
-        compression, level = dict.fromkeys(compressed_names, codec), level and dict.fromkeys(compressed_names, level)
+        compression = dict.fromkeys(compressed_names, codec)
+        if level is not None:
+            level = dict.fromkeys(compressed_names, level)
     encodings = _encoding_options(first_rows, without_milliseconds=for_table)
     schema = with_field_ids(schema) if for_table else schema
     return pq.ParquetWriter(sink, schema, compression=compression, compression_level=level, **encodings)

@@ -158,7 +158,8 @@ def _padded_sums(strings: Any, count: int) -> Words:
     sums = np.zeros(len(strings), np.uint64)
     if count == 0:
         return sums
-    factors, step = _odd_factors(1 << count.bit_length())[:count], max(1, _WORDS // count)
+    factors = _odd_factors(1 << count.bit_length())[:count]
+    step = max(1, _WORDS // count)
     for start in range(0, len(strings), step):
         padded = pc.ascii_rpad(strings.slice(start, step), width=_WORD * count, padding="\0")
         words = np.frombuffer(padded.buffers()[2], "<u8", len(padded) * count).reshape(-1, count)
@@ -181,7 +182,8 @@ def _odd_factors(count: int) -> Words:
 
 def _run_sums(values: Any, lengths: npt.NDArray[np.int64]) -> Any:
     """Return the sums of runs of values that follow each other."""
-    ends, sums = np.cumsum(lengths), np.concatenate([np.zeros(1, values.dtype), np.cumsum(values)])
+    ends = np.cumsum(lengths)
+    sums = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values)])
     return sums[ends] - sums[ends - lengths]
 
 

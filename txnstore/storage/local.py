@@ -191,10 +191,10 @@ class LocalStore:
     def place(self) -> str:
         """The folder itself, whatever its path; see :func:`txnstore.storage.base.place_of`."""
         try:
-            found = os.stat(self.root)
+            status = os.stat(self.root)
         except OSError:
             return self.url
-        return f"folder {found.st_dev} {found.st_ino}"
+        return f"folder {status.st_dev} {status.st_ino}"
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         path = self._path_of(key)
@@ -334,7 +334,8 @@ class LocalStore:
             UnsafeStorageError: It changes names.
             StorageError: The root is not writable.
         """
-        folder, name = self.root, f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}.Name."
+        folder = self.root
+        name = f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}.Name."
         self._ensure_folder(folder)
         path = f"{folder}/{name}"
         try:

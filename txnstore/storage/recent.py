@@ -135,7 +135,8 @@ class RecentObjects:
             return self.inner.get(key, start, end)
         beginning = _find_beginning(self._recent_beginnings, key, end)
         if beginning is None and self.read_cache is not None:
-            beginnings, length = self.read_cache.beginnings, max(end, _BEGINNING_BYTES)
+            beginnings = self.read_cache.beginnings
+            length = max(end, _BEGINNING_BYTES)
             beginning = _find_beginning(beginnings, key, end)
             if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and beginnings.has_room(length):
                 beginning = self.inner.get(key, 0, length)

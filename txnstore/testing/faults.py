@@ -96,16 +96,16 @@ def on(
         skip: The number of matching requests that succeed first.
     """
     lock = threading.Lock()
-    calls = 0
+    matching_requests = 0
 
-    def plan(n: int, op: str, key: str) -> Fault | None:
-        nonlocal calls
-        if (operation is not None and op != operation) or key_contains not in key:
+    def plan(_request: int, requested: str, key: str) -> Fault | None:
+        nonlocal matching_requests
+        if operation not in {None, requested} or key_contains not in key:
             return None
         with lock:
-            calls += 1
-            position = calls - skip
-        return fault if position >= 1 and (times is None or position <= times) else None
+            matching_requests += 1
+            number = matching_requests - skip
+        return fault if number >= 1 and (times is None or number <= times) else None
 
     return plan
 

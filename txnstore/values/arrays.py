@@ -130,7 +130,7 @@ def _convert_nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=is_null)
     lists = [_list_items(value, field) for value in values]
     offsets = pa.array(np.cumsum([0, *map(len, lists)]).astype(np.int32))
-    items = [item for each in lists for item in each]
+    items = [item for values in lists for item in values]
     if not pt.is_map(kind):
         return pa.ListArray.from_arrays(offsets, convert_inner(items, kind.value_type), type=kind, mask=is_null)
     pairs = [_map_pair(item, field) for item in items]
@@ -143,7 +143,7 @@ def _convert_nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool
 
 def _struct_members(value: Any, field: pa.Field) -> Mapping[str, Any]:
     """The members of a struct; a pair stands for a header."""
-    names = [each.name for each in field.type]
+    names = [member.name for member in field.type]
     if value is None:
         return {}
     if names == ["key", "value"] and isinstance(value, tuple) and len(value) == 2:

@@ -37,10 +37,8 @@ def cast_column(column: Any, field: pa.Field) -> Any:
     if column.type == field.type:
         return column
     if not is_castable(column.type, field.type):
-        if 0 < column.null_count == len(column):
-            return pa.chunked_array(
-                [pa.nulls(len(column), field.type)]
-            )  # All null: a column of missing times in pandas.
+        if 0 < column.null_count == len(column):  # A column of missing times in pandas.
+            return pa.chunked_array([pa.nulls(len(column), field.type)])
         raise SchemaMismatchError(
             f"column {field.name!r} is of type {column.type}; the topic's column is of type {field.type}"
             f"{_time_zone_advice(column.type, field.type)}",

@@ -36,7 +36,7 @@ def is_storable(kind: pa.DataType) -> bool:
     """Whether a column of a topic may have this type."""
     level = [kind]
     while level:
-        if not all(pt.is_struct(each) or pt.is_map(each) or pt.is_list(each) or is_plain(each) for each in level):
+        if not all(pt.is_struct(kind) or pt.is_map(kind) or pt.is_list(kind) or is_plain(kind) for kind in level):
             return False
         level = [inner for outer in level if pt.is_nested(outer) for inner in children(outer)]
     return True

@@ -79,7 +79,11 @@ def _find_wrong_key(array: Any, rows: npt.NDArray[np.int64]) -> WrongKey | None:
 
 def _in_first_row(candidates: Any) -> WrongKey | None:
     """The wrong key in the first row; None without one."""
-    return min((each for each in candidates if each is not None), key=lambda each: each.row, default=None)
+    return min(
+        (candidate for candidate in candidates if candidate is not None),
+        key=lambda candidate: candidate.row,
+        default=None,
+    )
 
 
 def _wrong_key_index(keys: Any, maps: npt.NDArray[np.int64]) -> int | None:

@@ -95,14 +95,13 @@ def _nested_values(array: Any) -> list[Any]:
         pairs = iter(list(zip(keys, items, strict=True)))
         lengths = entries.value_lengths().to_pylist()
         has_text_keys = pt.is_string(kind.key_type) or pt.is_large_string(kind.key_type)
-        return [
-            map_as_json([next(pairs) for _ in range(length)])
-            if length or (is_valid and has_text_keys)
-            else []
-            if is_valid
-            else None
-            for length, is_valid in zip(lengths, validity, strict=True)
-        ]
+
+        def map_value(length: int, *, is_valid: bool) -> Any:
+            if not length and not (is_valid and has_text_keys):
+                return [] if is_valid else None
+            return map_as_json([next(pairs) for _ in range(length)])
+
+        return [map_value(length, is_valid=is_valid) for length, is_valid in zip(lengths, validity, strict=True)]
     values = iter(python_values(array.flatten()))
     lengths = array.value_lengths().to_pylist()
     return [
@@ -176,8 +175,9 @@ def _datetime_value(units: int, per_second: int, *, zoned: bool) -> datetime | s
 
 def _interval_text(months: int, days: int, nanoseconds: int) -> str:
     """An interval as DuckDB writes it: ``1 year 2 months -3 days 04:05:06.789``."""
-    years, months = (abs(months) // 12 * (sign := -1 if months < 0 else 1), abs(months) % 12 * sign)
-    counts = ((years, "year"), (months, "month"), (days, "day"))
+    years, remaining_months = divmod(abs(months), 12)
+    sign = -1 if months < 0 else 1
+    counts = ((sign * years, "year"), (sign * remaining_months, "month"), (days, "day"))
     parts = [f"{count} {name}{'' if abs(count) == 1 else 's'}" for count, name in counts if count]
     if nanoseconds or not parts:
         seconds, fraction = divmod(abs(nanoseconds), 10**9)

@@ -222,6 +222,7 @@ def check_size(data: bytes, value: Any, kind: pa.DataType) -> bytes:
 
 
 def _struct_reader(kind: pa.DataType, *, text: bool) -> Reader:
+    """Return the reader of an object whose members are fields of the struct; a missing one is null."""
     fields = {field.name: nullable_reader(json_reader(field.type, text=text)) for field in kind}
 
     def read(value: Any) -> Any:
@@ -234,7 +235,8 @@ def _struct_reader(kind: pa.DataType, *, text: bool) -> Reader:
 
 def _map_reader(kind: pa.DataType, *, text: bool) -> Reader:
     """Return a reader of maps: an object with string keys, a list of ``{"key": …, "value": …}``, or of pairs."""
-    read_key, read_item = json_reader(kind.key_type, text=text), nullable_reader(json_reader(kind.item_type, text=text))
+    read_key = json_reader(kind.key_type, text=text)
+    read_item = nullable_reader(json_reader(kind.item_type, text=text))
 
     def pair(entry: Any) -> tuple[Any, Any]:
         if type(entry) is list and len(entry) == 2:

@@ -115,7 +115,8 @@ def _shared_rows(connection: Connection, plan: RowPlan) -> Iterator[pa.Table]:
     by_segment: dict[str, list[Slice]] = {}
     for part in plan.slices:
         by_segment.setdefault(part.batch.segment.key, []).append(part)
-    groups, batch_size = list(by_segment.values()), max_fetches(connection.objects)
+    groups = list(by_segment.values())
+    batch_size = max_fetches(connection.objects)
     for first_index in range(0, len(groups), batch_size):
         parts = [part for group in groups[first_index : first_index + batch_size] for part in group]
         yield segments.read(parts, plan.columns)
@@ -200,14 +201,17 @@ class _FileFrame:
 
     def read(self, spark: SparkSession, root: str) -> DataFrame | None:
         """Return the frame; None if this Spark cannot be given a list of files."""
-        group, stored_schema = self._group, types.spark_schema(self._columns.stored(self._group.layout))
+        group = self._group
+        stored_schema = types.spark_schema(self._columns.stored(self._group.layout))
         segments = [file.segment for file in group.files]
         listed_files = [ListedFile(f"{root}/{quote(segment.key)}", segment.size) for segment in segments]
         frame = read_listed(spark, types.ddl(stored_schema), listed_files)
         if frame is None:
             return None
         if group.cut:
-            offset, start, limit = self._expression(OFFSET_FIELD.name), self._per_file(START), self._per_file(LIMIT)
+            offset = self._expression(OFFSET_FIELD.name)
+            start = self._per_file(START)
+            limit = self._per_file(LIMIT)
             frame = frame.where(f"{offset} >= {start} AND {offset} < {limit}")
             if group.layout is not Layout.APPENDED:  # Spark cannot skip row groups by the condition above.
                 frame = frame.where(f"_offset IS NULL OR _offset >= {start} AND _offset < {limit}")

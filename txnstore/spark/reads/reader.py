@@ -132,7 +132,8 @@ def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Sc
             msg = f"topic {options.topics[0]!r} has no column {field.name!r} to read; it has {names}"
             raise SchemaMismatchError(msg)
         arrow = full_schema.field(field.name)
-        name, requested_type = types.type_name(arrow.type), field.dataType.simpleString()
+        name = types.type_name(arrow.type)
+        requested_type = field.dataType.simpleString()
         if requested_type != name:
             msg = f"column {field.name!r} is of type {name}; the schema of the read says {requested_type}"
             raise SchemaMismatchError(msg)

@@ -108,7 +108,9 @@ class Stream:
             UnstableOffsetCommitError: An open transaction has offsets of the group.
         """
         if self._initial_position is None:
-            starts, group, logs = self._start_offsets(), self._options.group, self._logs
+            starts = self._start_offsets()
+            group = self._options.group
+            logs = self._logs
             if group is not None:
                 starts = {**starts, **self._stored_or_commit(group, starts)}
             self._initial_position = positions.initial_position(logs, starts, group)

@@ -155,7 +155,9 @@ def from_code(code: str, kind: Kind, bucket: str, url: str) -> TxnStoreError:
 def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Collection[str] = ()) -> TxnStoreError:
     """Return the error for a response of the server, by its code, then by its status."""
     # The code decides as it is; a secret that happens to be a part of it is replaced only where it is shown.
-    status, code, explanation = answer.status or 0, answer.code, scrub(answer.message, secrets)
+    status = answer.status or 0
+    code = answer.code
+    explanation = scrub(answer.message, secrets)
     shown = scrub(code, secrets)
     reply = f"the server answered {status} {shown}".rstrip() if status else f"the server answered {shown}"
     request = f"{kind.value} {url}"

@@ -412,12 +412,12 @@ def translate_error(error: Exception) -> TransportError:
     """Translate an error of obstore to one that ``s3_errors`` maps."""
     text = str(error)
     if isinstance(error, ValueError) or type(error).__name__ == "InvalidPathError":
-        return UnsupportedRequestError(text)  # A key that a path cannot have: given, or in an answer.
+        return UnsupportedRequestError(text)  # A path cannot have this key, of the request or of an answer.
     match = _STATUS.search(text)
     if match is not None:
         code, message = (_xml_element(name, match[2]) for name in ("Code", "Message"))
         return TransportError(f"{match[1]} {code}: {message}", Answer(int(match[1]), code, message))
-    match = _BODY.search(text)  # Of a success, as DeleteObjects has it.
+    match = _BODY.search(text)  # The answer to DeleteObjects has the status 200 and errors in its body.
     if match is not None:
         code, message = (_xml_element(name, match[1]) for name in ("Code", "Message"))
         return TransportError(f"{code}: {message}", Answer(status_of_code(code), code, message))

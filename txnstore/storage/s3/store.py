@@ -191,13 +191,13 @@ class S3Store:
 
     def _object_infos(self, found_objects: Sequence[Found]) -> Iterator[ObjectInfo]:
         """Yield the listed objects by their keys in the store, without those that it cannot have written."""
-        for item in found_objects:
-            key = item.key[len(self._root) :]
+        for found in found_objects:
+            key = found.key[len(self._root) :]
             try:
                 check_key(key)
             except StorageRefusedError:
                 continue  # Some tools create "folder/" markers; txnstore never creates such keys.
-            yield ObjectInfo(key, item.size, _milliseconds(item.modified))
+            yield ObjectInfo(key, found.size, _milliseconds(found.modified))
 
     def _run_request(
         self, kind: Kind, key: str, request: Callable[[Requests], Awaitable[T]], requests: Requests | None = None
