@@ -65,9 +65,8 @@ def create_topic(
     try:
         check_table_location(connection.objects, topic)
     except InvalidConfigError:
-        if (
-            topic.name not in connection.view().topics
-        ):  # An existing topic may have got its table before the store was moved.
+        # An existing topic may have got its table before the store was moved.
+        if topic.name not in connection.view().topics:
             raise
     try:
         created_topic: CatalogTopic = connection.submit(CreateTopic(topic))
@@ -211,6 +210,7 @@ def delete_topic(connection: _Catalog, name: str) -> None:
 def _parse_settings(
     config: Mapping[str, object], timestamp: str | None, inert: Container[str], *, has_keys: bool
 ) -> TopicConfig:
+    """Parse settings, and refuse those that need a key column, or that take the timestamps of a column."""
     settings = TopicConfig.from_mapping(config, inert=inert)
     if settings.compacts and not has_keys:
         msg = "cleanup.policy includes compact, so the topic needs a key column: create it with key=COLUMN"

@@ -70,9 +70,7 @@ def next_groups(
         snapshot_id: The id of the next snapshot.
         sequence: The sequence number of the next snapshot.
     """
-    remaining = [
-        changed for group in groups if group.live for changed in _remove_files(group, removed_paths, snapshot_id)
-    ]
+    remaining = [_without_files(group, removed_paths, snapshot_id) for group in groups if group.live]
     result = [
         *_join_small([group for group in remaining if not group.deletes]),
         *(group for group in remaining if group.deletes),
@@ -86,10 +84,10 @@ def next_groups(
     return result
 
 
-def _remove_files(group: Group, removed_paths: Collection[str], snapshot_id: int) -> list[Group]:
+def _without_files(group: Group, removed_paths: Collection[str], snapshot_id: int) -> Group:
     """Mark removed files of a manifest as deleted; an unchanged manifest is returned as it is."""
     if not any(entry.live and entry.file.path in removed_paths for entry in group.entries):
-        return [group]
+        return group
     entries = tuple(
         replace(entry, status=Status.DELETED, snapshot_id=snapshot_id)
         if entry.file.path in removed_paths
@@ -97,7 +95,7 @@ def _remove_files(group: Group, removed_paths: Collection[str], snapshot_id: int
         for entry in group.entries
         if entry.live
     )
-    return [Group(None, entries)]
+    return Group(None, entries)
 
 
 def _join_small(groups: list[Group]) -> list[Group]:

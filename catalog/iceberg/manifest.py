@@ -294,8 +294,10 @@ def _damage_error(key: str, error: Exception) -> CorruptionError:
 
 
 def _decode_entry(record: Any) -> ManifestEntry:
+    """Convert the Avro record of a file; its bounds are those of offset and time."""
     file_record = record["data_file"]
-    path, partition = file_record["file_path"], file_record["partition"][PARTITION_ID]
+    path = file_record["file_path"]
+    partition = file_record["partition"][PARTITION_ID]
     rows, size = file_record["record_count"], file_record["file_size_in_bytes"]
     file: DataFile | DeleteFile
     if file_record["content"]:
@@ -313,6 +315,7 @@ def _decode_bounds(bounds: Any) -> tuple[int, int]:
 
 
 def _decode_manifest_record(record: Any) -> Manifest:
+    """Convert the Avro record of a manifest list; the bounds are those of the partition."""
     (summary,) = record["partitions"]
     names = ("existing", "added", "deleted")
     return Manifest(

@@ -146,7 +146,8 @@ def _access_and_isolation(
 
     SQL on a read-only store reaches nothing else, as in a sandbox: ``COPY … TO`` could overwrite the store.
     """
-    sandboxed, level = check_bool("sandbox", sandbox), check_choice("isolation", isolation, Isolation)
+    sandboxed = check_bool("sandbox", sandbox)
+    level = check_choice("isolation", isolation, Isolation)
     external = not (sandboxed or connection.read_only)
     return Access(check_bool("checksums", checksums), external=external, shared=not sandboxed), level
 
@@ -285,17 +286,20 @@ def _snapshot_to_show(
 
     Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
     """
-    given = None if snapshot is None else check_snapshot(snapshot, connection.store_id)
-    if given is not None:
+    if snapshot is not None:
+        existing = check_snapshot(snapshot, connection.store_id)
         connection.refresh_rules()
-    view = connection.view() if given is None else given.view
+        if isolation is Isolation.READ_COMMITTED and existing.view.open_partitions:
+            warn_blocked(connection, _blocked_partitions(existing.view, named_in), existing.view)
+        return existing
+    view = connection.view()
     if isolation is Isolation.READ_COMMITTED and view.open_partitions:
         blocked = _blocked_partitions(view, named_in)
-        if blocked and given is None:
+        if blocked:
             view = connection.unblocked(view, [part.tp for part in blocked])
             blocked = _blocked_partitions(view, named_in)
-        warn_blocked(connection, blocked, None if given is None else view)
-    return Snapshot(view, connection.store_id) if given is None else given
+        warn_blocked(connection, blocked, None)
+    return Snapshot(view, connection.store_id)
 
 
 def _blocked_partitions(view: View, query: str | None) -> tuple[BlockedPartition, ...]:

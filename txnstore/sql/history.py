@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -98,6 +99,11 @@ class _ReadEntry:
     entry: Entry
     size: int
 
+    def in_history(self) -> HistoryEntry:
+        """The entry with the fields that a history needs."""
+        entry = self.entry
+        return HistoryEntry(self.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events)
+
 
 class EntryHistory:
     """The newest entries of the chains, read once, when they are first needed. Thread-safe.
@@ -132,17 +138,15 @@ class EntryHistory:
 
     def log(self, view: View, readable: Callable[[str], bool]) -> pa.Table:
         """Compute the table of :data:`LOG`, of the topics that the caller may read."""
-        by_chain: list[list[TopicPartition]] = [[] for _ in view.states]
-        for tp in filter(lambda tp: readable(tp.topic), view.partitions):
-            by_chain[chain_of_partition(tp, view.chains)].append(tp)
-        traces = [Traces(tps) for tps in by_chain]
-        for item in reversed(self._read_entries() if any(by_chain) else []):
-            entry = item.entry
-            traces[item.chain].add(
-                HistoryEntry(item.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events)
-            )
-        traces_by_tp = {tp: tp_traces for in_chain in traces for tp, tp_traces in in_chain.by_partition.items()}
-        return from_rows(LOG, (row for tp in sorted(traces_by_tp) for row in _log_rows(tp, traces_by_tp[tp], view)))
+        tps = [tp for tp in sorted(view.partitions) if readable(tp.topic)]
+        if not tps:
+            return from_rows(LOG, ())
+        chain_by_tp = {tp: chain_of_partition(tp, view.chains) for tp in tps}
+        traces = [Traces(tp for tp in tps if chain_by_tp[tp] == number) for number in range(view.chains)]
+        for stored in reversed(self._read_entries()):
+            traces[stored.chain].add(stored.in_history())
+        rows = (_log_rows(tp, traces[chain_by_tp[tp]].by_partition[tp], view) for tp in tps)
+        return from_rows(LOG, chain.from_iterable(rows))
 
     def _read_entries(self) -> list[_ReadEntry]:
         """Return the newest entries of all chains, read at the first call."""
@@ -151,7 +155,7 @@ class EntryHistory:
                 ranges = newest(self._heads, self._count, self._deletable_up_to())
                 places = [(chain, number) for chain, numbers in enumerate(ranges) for number in numbers]
                 entries = self._pool().map(self._read_entry, places)
-                self._entries = [item for item in entries if item is not None]
+                self._entries = [entry for entry in entries if entry is not None]
             return self._entries
 
     def _read_entry(self, place: tuple[int, int]) -> _ReadEntry | None:
@@ -171,24 +175,27 @@ class EntryHistory:
         return None
 
     def _entry_rows(self) -> Iterator[Row]:
-        for item in self._read_entries():
-            entry, types = item.entry, Counter(map(event_name, item.entry.events))
+        """The rows of the table ``entries``: each entry with the counts of its events."""
+        for stored in self._read_entries():
+            entry = stored.entry
+            types = Counter(map(event_name, stored.entry.events))
             yield (
-                item.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, item.size,
+                stored.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, stored.size,
                 len(entry.events), sorted(types.items()),
                 None if entry.principals is None else list(dict(entry.principals)),
             )  # fmt: skip
 
     def _compaction_rows(self) -> Iterator[Row]:
-        for item in self._read_entries():
-            for event in item.entry.events:
+        """The rows of the table ``compactions``: one for each replacement of segments."""
+        for stored in self._read_entries():
+            for event in stored.entry.events:
                 if isinstance(event, SegmentsReplaced):
                     records = sum(batch.records for batch in event.added)
                     size = sum(batch.size for batch in event.added)
                     first = min([*event.removed, *(batch.base_offset for batch in event.added)])
                     limit = max((batch.limit for batch in event.added), default=None)
                     yield (
-                        item.chain, item.entry.sequence, item.entry.timestamp, event.topic, event.partition,
+                        stored.chain, stored.entry.sequence, stored.entry.timestamp, event.topic, event.partition,
                         len(event.removed), len(event.added), records, size, first, limit,
                     )  # fmt: skip
 

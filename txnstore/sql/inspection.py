@@ -217,6 +217,7 @@ def _or_none(value: int) -> int | None:
 
 
 def _topic_rows(view: View) -> Iterator[Row]:
+    """The topics, with the name of the view that shows each one's records."""
     views = view_names(view)
     for topic in view.sorted_topics():
         schema = None if topic.schema is None else _schema_text(topic.schema)
@@ -269,6 +270,7 @@ def _segment_rows(view: View) -> Iterator[Row]:
 
 
 def _batch_rows(view: View) -> Iterator[Row]:
+    """The batches of each log, with the producer and the outcome of their transaction."""
     for tp, partition in _partitions(view):
         status = batch_status(partition)
         for batch in partition.batches:
@@ -283,6 +285,7 @@ def _batch_rows(view: View) -> Iterator[Row]:
 
 
 def _transaction_rows(view: View) -> Iterator[Row]:
+    """The current transaction of each transactional id; columns are null where nothing is known yet."""
     for _, txn in sorted(view.transactions.items()):
         partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(txn.partitions)]
         yield (

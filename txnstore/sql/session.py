@@ -61,17 +61,19 @@ class Session:
         _sessions[self.number] = self
 
     def show(self, database: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
-        """Moves all views to the snapshot in one transaction: no query sees views of two snapshots."""
+        """Move all views to the snapshot in one transaction: no query sees views of two snapshots."""
         with self._lock.own:
-            rules, view, files = self.connection.authorization, snapshot.view, self.files
-            names, plans = view_names(view), dict[str, TopicPlan]()
+            rules = self.connection.authorization
+            view = snapshot.view
+            names = view_names(view)
+            plans: dict[str, TopicPlan] = {}
             for topic in view.sorted_topics():
                 plans[quote(names[topic.name])] = plan_topic(self.connection, topic, view, self.isolation)
             folder = f"state/{view.sequence}"
             topic_files = {path: file for plan in plans.values() for path, file in plan.files.items()}
-            files.add(topic_files | inspection_files(folder, self.connection, view))
+            self.files.add(topic_files | inspection_files(folder, self.connection, view))
             if rules is not self._rules:  # Files of a topic that may not be read any more.
-                files.forget_earlier()
+                self.files.forget_earlier()
             own_tables = _own_tables(database)
             for name in [name for name in plans if name.lower() in own_tables]:
                 topic = plans.pop(name).topic
@@ -79,17 +81,33 @@ class Session:
                     "topic not shown: the DuckDB connection has a table of its name", extra={"topic": topic.name}
                 )
             inspection = inspection_views(inspected(folder, view, self.isolation, self.number))
-            while True:
-                views = {name: plan.select for name, plan in plans.items()} | inspection
-                files.refuse(plan.refused for plan in plans.values() if plan.refused is not None)
-                failure = self._replace_views(database, views, own_tables)
-                if failure is None:
-                    break
-                name, error = failure
-                if name not in plans:
-                    raise error
-                plans[name] = plan_not_shown(plans[name].topic, error)
-            self._views, self._rules = views, rules
+            self._views = self._replace_until_shown(database, plans, inspection, own_tables)
+            self._rules = rules
+
+    def _replace_until_shown(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        plans: dict[str, TopicPlan],
+        inspection: dict[str, str],
+        own_tables: Container[str],
+    ) -> dict[str, str]:
+        """Replace the views; return those that are shown.
+
+        Args:
+            plans: The plans of topics by the name of the view; one that DuckDB refuses becomes a view that says why.
+            inspection: The other views.
+            own_tables: The names that the database has tables of.
+        """
+        while True:
+            views = {name: plan.select for name, plan in plans.items()} | inspection
+            self.files.refuse(plan.refused for plan in plans.values() if plan.refused is not None)
+            failure = self._replace_views(database, views, own_tables)
+            if failure is None:
+                return views
+            name, error = failure
+            if name not in plans:
+                raise error
+            plans[name] = plan_not_shown(plans[name].topic, error)
 
     def _replace_views(
         self, database: duckdb.DuckDBPyConnection, views: Mapping[str, str], own_tables: Container[str]

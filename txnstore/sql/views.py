@@ -103,7 +103,7 @@ def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> st
     appended_files = sum(len(group.files) for group in groups if group.layout is Layout.APPENDED)
     partitions = plan.columns.topic.partitions
     width = partitions if appended_files <= _FEW else -(-partitions // _MAX_BRANCHES)
-    groups = [each for group in groups for each in _split_into_branches(group, width)]
+    groups = [branch for group in groups for branch in _split_into_branches(group, width)]
     branches = [_Branch(plan.columns, group, locate).select() for group in groups]
     if fresh:
         branches.append(_select_all(plan.columns.schema, fresh))
@@ -231,7 +231,8 @@ class _Branch:
         latest = f"make_timestamptz({self._value_per_file(micros)})"
         if name is None:
             return latest
-        data_type, column = self._columns.topic_fields.field(name).type, quote(_inner_name(name))
+        data_type = self._columns.topic_fields.field(name).type
+        column = quote(_inner_name(name))
         if data_type == TIMESTAMP_FIELD.type:
             return column
         if pt.is_integer(data_type):
@@ -273,14 +274,14 @@ def _visible_condition(file: File, partition: str, offset: str) -> str:
     terms = []
     for bounds in file.bounds():
         first, last = min(bounds), max(bounds)
+        ranges = [bounds.get(number, (0, 0)) for number in range(first, last + 1)]
         # As text a list is one constant, however long it is.
-        starts, limits = (
-            f"'{[bounds.get(key, (0, 0))[each] for key in range(first, last + 1)]}'::BIGINT[]" for each in (0, 1)
-        )
-        row = f"{partition} - {first} + 1"
+        starts = f"'{[start for start, _ in ranges]}'::BIGINT[]"
+        limits = f"'{[limit for _, limit in ranges]}'::BIGINT[]"
+        index = f"{partition} - {first} + 1"
         terms.append(
             f"({partition} BETWEEN {first} AND {last}"
-            f" AND {offset} >= ({starts})[{row}] AND {offset} < ({limits})[{row}])"
+            f" AND {offset} >= ({starts})[{index}] AND {offset} < ({limits})[{index}])"
         )
     return " OR ".join(terms)
 

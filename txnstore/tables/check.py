@@ -205,14 +205,13 @@ class _Check:
         """Whether a plan only copies or deletes ranges without rows: aborted records in joined segments."""
         if plan.deleted or plan.outdated or plan.replacing:
             return False
-        slices = [part for each in plan.appended if isinstance(each, Tail) for part in each.slices]
-        if len(plan.appended) != len(list(plan.tails)):
+        if not all(isinstance(added, Tail) for added in plan.appended):
             return False
-        deleted = sum(files.deletes[path].rows for trim in plan.trims if (path := trim.file.path) in files.deletes)
-        return (
-            self._count_rows(topic, slices) == 0
-            and self._count_rows(topic, [trim.below for trim in plan.trims]) == deleted
-        )
+        copied_slices = [part for tail in plan.tails for part in tail.slices]
+        trimmed_slices = [trim.below for trim in plan.trims]
+        deletes = [files.deletes.get(trim.file.path) for trim in plan.trims]
+        deleted_rows = sum(delete.rows for delete in deletes if delete is not None)
+        return self._count_rows(topic, copied_slices) == 0 and self._count_rows(topic, trimmed_slices) == deleted_rows
 
     def _count_rows(self, topic: CatalogTopic, slices: Sequence[Slice]) -> int:
         offsets = Columns(topic, [OFFSET_FIELD.name])
@@ -263,7 +262,8 @@ class _Check:
             if not is_missing(error):
                 raise
         newest_view = self._connection.view()
-        topic, topic_at_cut = newest_view.topics.get(tp.topic), view.find_topic(tp.topic)
+        topic = newest_view.topics.get(tp.topic)
+        topic_at_cut = view.find_topic(tp.topic)
         if topic is not None and topic.topic_id == topic_at_cut.topic_id:
             log = newest_view.find_partition(tp)
             if log.log_start <= file.first and log.clean_until <= file.first:

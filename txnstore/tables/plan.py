@@ -78,7 +78,7 @@ class PartitionPlan:
     @property
     def tails(self) -> Iterator[Tail]:
         """The rows to copy."""
-        return (each for each in (*self.appended, *self.replacing) if isinstance(each, Tail))
+        return (added for added in (*self.appended, *self.replacing) if isinstance(added, Tail))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def plan_partition(
     ]
     table_end = _end_of_table_rows(all_slices, files, max((file.last + 1 for file in files), default=0), bounds)
     kept_paths = {file.path for file in unchanged}
-    added = [each for path, each in direct_files.items() if path not in kept_paths]
+    added = [direct for path, direct in direct_files.items() if path not in kept_paths]
     outdated = [file for file in retained if file.path not in kept_paths]
     tails = _plan_tails(partition, to_copy, [*unchanged, *(file for file, _ in added)], outdated, table_end)
     first_new = max(table_end, log_start)
@@ -195,7 +195,7 @@ def _is_tail_of(
 
 def _overlaps_range(ranges: Sequence[tuple[int, int]], first: int, last: int) -> bool:
     """Whether one of ascending ranges has an offset from ``first`` to ``last``."""
-    index = bisect_right(ranges, last, key=lambda each: each[0]) - 1
+    index = bisect_right(ranges, last, key=lambda offsets: offsets[0]) - 1
     return index >= 0 and ranges[index][1] >= first
 
 
@@ -224,7 +224,7 @@ def _plan_tails(
 
 def _parts_inside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
     """The parts of a slice inside of ascending ranges of offsets."""
-    index = max(0, bisect_right(ranges, part.start, key=lambda each: each[0]) - 1)
+    index = max(0, bisect_right(ranges, part.start, key=lambda offsets: offsets[0]) - 1)
     for first, last in ranges[index:]:
         if first >= part.limit:
             break
@@ -235,7 +235,7 @@ def _parts_inside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Sl
 def _parts_outside(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
     """The parts of a slice outside of ascending ranges of offsets."""
     start = part.start
-    index = max(0, bisect_right(ranges, start, key=lambda each: each[0]) - 1)
+    index = max(0, bisect_right(ranges, start, key=lambda offsets: offsets[0]) - 1)
     for first, last in ranges[index:]:
         if first >= part.limit:
             break
@@ -303,7 +303,7 @@ class WrittenFiles:
 
     def files(self, added: Iterable[Added]) -> list[DataFile]:
         """The data files of additions, without tails that have no rows."""
-        files = (self.tails[each] if isinstance(each, Tail) else each for each in added)
+        files = (self.tails[addition] if isinstance(addition, Tail) else addition for addition in added)
         return [file for file in files if file is not None]
 
 
@@ -317,39 +317,34 @@ def plan_steps(old_files: TableFiles, plans: Iterable[PartitionPlan], written: W
     delete, append, overwrite, replace = _StepBuilder(), _StepBuilder(), _StepBuilder(), _StepBuilder()
     deletes = dict(old_files.deletes)
 
-    def remove(changes: _StepBuilder, files: Iterable[DataFile]) -> int:
-        """Remove files with their delete files; return the number of rows that readers saw in them."""
-        rows = 0
+    def remove(changes: _StepBuilder, files: Iterable[DataFile]) -> None:
+        """Remove files with their delete files."""
         for file in files:
+            changes.removed.add(file.path)
             delete_file = deletes.pop(file.path, None)
-            changes.removed |= {file.path} if delete_file is None else {file.path, delete_file.path}
-            rows += file.rows - (0 if delete_file is None else delete_file.rows)
-        return rows
+            if delete_file is not None:
+                changes.removed.add(delete_file.path)
 
-    def trim(changes: _StepBuilder, files: Iterable[DataFile]) -> int:
-        """Replace delete files by newer ones; return the number of rows that are left."""
-        rows = 0
+    def trim(changes: _StepBuilder, files: Iterable[DataFile]) -> None:
+        """Replace delete files by those that were written, if these delete more rows."""
         for file in files:
-            earlier, later = deletes.get(file.path), written.deletes.get(file.path)
-            if later is not None and (earlier is None or earlier.rows != later.rows):
-                changes.removed |= set() if earlier is None else {earlier.path}
-                changes.added_deletes.append(later)
-                deletes[file.path] = later
-            trimmed = deletes.get(file.path)
-            rows += file.rows - (0 if trimmed is None else trimmed.rows)
-        return rows
+            earlier = deletes.get(file.path)
+            later = written.deletes.get(file.path)
+            if later is None or (earlier is not None and earlier.rows == later.rows):
+                continue
+            if earlier is not None:
+                changes.removed.add(earlier.path)
+            changes.added_deletes.append(later)
+            deletes[file.path] = later
 
     for plan in plans:
         remove(delete, plan.deleted)
-        trim(delete, [each.file for each in plan.trims if each.file.path in old_files.data])
-        appended = written.files(plan.appended)
-        append.added += appended
+        trim(delete, [planned.file for planned in plan.trims if planned.file.path in old_files.data])
+        append.added += written.files(plan.appended)
         replacing, outdated = written.files(plan.replacing), written.files(plan.outdated)
         if not replacing and not outdated:
             continue
-        has_same_rows = sum(file.rows for file in outdated) - _deleted_rows(outdated, deletes) == sum(
-            file.rows for file in replacing
-        ) - _deleted_rows(replacing, written.deletes)
+        has_same_rows = _visible_rows(outdated, deletes) == _visible_rows(replacing, written.deletes)
         changes = replace if has_same_rows else overwrite
         remove(changes, outdated)
         changes.added += replacing
@@ -358,7 +353,8 @@ def plan_steps(old_files: TableFiles, plans: Iterable[PartitionPlan], written: W
     return [step for operation, changes in builders for step in changes.step(operation)]
 
 
-def _deleted_rows(files: Iterable[DataFile], deletes: Mapping[str, DeleteFile | None]) -> int:
-    """The number of rows that delete files remove from these files."""
+def _visible_rows(files: Sequence[DataFile], deletes: Mapping[str, DeleteFile | None]) -> int:
+    """The number of rows of these files that no delete file removes."""
     delete_files = (deletes.get(file.path) for file in files)
-    return sum(each.rows for each in delete_files if each is not None)
+    deleted_rows = sum(delete_file.rows for delete_file in delete_files if delete_file is not None)
+    return sum(file.rows for file in files) - deleted_rows

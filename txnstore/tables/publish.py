@@ -200,19 +200,11 @@ class Publisher:
 
     def _publish(self, tail_bytes: int, rebuild: Collection[str]) -> SyncReport | None:
         """Attempt a publication once; None if it must begin again."""
-        connection, began = self._connection, self._connection.runtime.uptime()
-        published = published_of(self._connection)
-        # After a long sleep, the cuts that follow the known one may be deleted.
-        known_cut = self._confirm_known_cut(published) if began - self._refreshed_at < _MAX_PUBLICATION_MS else None
-        cut = self._cut = published.newest(known_cut)
-        self._refreshed_at = began
-        checks_names = self._names_checked_at is None or began - self._names_checked_at >= _MAX_PUBLICATION_MS
-        if cut is not None and checks_names:
-            self._find_foreign_versions(cut)
-        if cut is not None and (checks_names or cut.number != self._completed_cut_number):
-            self._copy_versions(cut)
-        if checks_names:
-            self._names_checked_at = began
+        connection = self._connection
+        began_at = connection.runtime.uptime()
+        published = published_of(connection)
+        checks_names = self._names_checked_at is None or began_at - self._names_checked_at >= _MAX_PUBLICATION_MS
+        cut = self._follow_cuts(published, began_at, checks_names=checks_names)
         view = connection.unblocked(connection.view())
         topics = {topic.name: topic for topic in view.sorted_topics() if publishes_table(topic.config)}
         to_rebuild = _topics_to_rebuild(rebuild, topics, view)
@@ -225,7 +217,7 @@ class Publisher:
         try:
             versions = self._write_versions(published, view, topics, old_tables, tail_bytes, to_rebuild)
         except CorruptionError as error:
-            if is_missing(error) and connection.runtime.uptime() - began > _MAX_PUBLICATION_MS:
+            if is_missing(error) and connection.runtime.uptime() - began_at > _MAX_PUBLICATION_MS:
                 return None
             raise
         if not (versions or self._swept_topics) and (
@@ -236,26 +228,52 @@ class Publisher:
         document = self._next_cut(cut, view, versions)
         # The entries must be as durable as the cut: another process may have written them, and failed to flush them.
         make_durable(connection.objects, _newest_entries(connection, view))
-        if connection.runtime.uptime() - began > _MAX_PUBLICATION_MS:
+        if connection.runtime.uptime() - began_at > _MAX_PUBLICATION_MS:
             return None
         data = encode(document)
         if Claim(keys.cut(document.number), data).resolve(connection.objects, connection.runtime.backoff) != data:
             return None
-        self._cut, self._checked_publication = document, document.publication_id
+        self._report_skipped_versions(old_tables, versions)
+        return self._complete(document, versions)
+
+    def _follow_cuts(self, published: Published, now: int, *, checks_names: bool) -> CutDocument | None:
+        """Read the newest cut, and complete the copies of its versions, if another publisher has not.
+
+        Args:
+            now: The uptime of this process in ms.
+            checks_names: Look also for versions that an engine has written, and for copies that are missing.
+        """
+        # After a long sleep, the cuts that follow the known one may be deleted.
+        known_cut = self._confirm_known_cut(published) if now - self._refreshed_at < _MAX_PUBLICATION_MS else None
+        cut = published.newest(known_cut)
+        self._cut = cut
+        self._refreshed_at = now
+        if cut is not None and checks_names:
+            self._find_foreign_versions(cut)
+        if cut is not None and (checks_names or cut.number != self._completed_cut_number):
+            self._copy_versions(cut)
+        if checks_names:
+            self._names_checked_at = now
+        return cut
+
+    def _complete(self, cut: CutDocument, versions: Mapping[str, Version]) -> SyncReport:
+        """Remember a cut that this process has published, and copy its versions to the names that engines look for."""
+        self._cut, self._checked_publication = cut, cut.publication_id
         self._hidden_topics.difference_update(versions)
         self._swept_topics.clear()
-        self._report_skipped_versions(old_tables, versions)
         self._table_states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
-        self._copy_versions(document, {topic: version.data for topic, version in versions.items()})
-        report = self._report(document, versions)
-        extra = {"cut": report.cut, "tables": len(report.changes)}
+        self._copy_versions(cut, {topic: version.data for topic, version in versions.items()})
+        report = self._report(cut, versions)
         if versions:
-            _LOG.info("tables published", extra=extra)
+            _LOG.info("tables published", extra={"cut": report.cut, "tables": len(report.changes)})
         return report
 
     def _next_cut(self, cut: CutDocument | None, view: View, versions: Mapping[str, Version]) -> CutDocument:
         """The cut after the newest one: all tables as of a view, without dropped ones that a vacuum has deleted."""
-        tables = {**(cut.tables if cut is not None else {}), **{name: each.table for name, each in versions.items()}}
+        tables = {
+            **(cut.tables if cut is not None else {}),
+            **{name: version.table for name, version in versions.items()},
+        }
         return CutDocument(
             store_id=self._connection.store_id,
             number=cut.number + 1 if cut is not None else 1,
@@ -350,17 +368,15 @@ class Publisher:
         self, published: Published, view: View, topic: CatalogTopic, table: PublishedTable | None, *, rebuild: bool
     ) -> TableWork:
         """Plan the work for a table; ``table`` is its entry in the newest cut."""
-        while True:
-            was_known = topic.name in self._table_states
-            state = self._known_state(published, topic, table) if not rebuild else None
-            work = TableWork(self._connection, view, topic, state, table)
-            hint = keys.table_hint(topic.name)
-            if (
-                not (was_known and state is not None and work.has_changes)
-                or read(self._connection.objects, hint) is not None
-            ):
-                return work
-            del self._table_states[topic.name]  # An engine may have dropped the table, and its manifests with it.
+        was_known = topic.name in self._table_states
+        state = self._known_state(published, topic, table) if not rebuild else None
+        work = TableWork(self._connection, view, topic, state, table)
+        rests_on_known_state = was_known and state is not None and work.has_changes
+        if not rests_on_known_state or read(self._connection.objects, keys.table_hint(topic.name)) is not None:
+            return work
+        # An engine may have dropped the table, and its manifests with it: plan by what the storage has.
+        del self._table_states[topic.name]
+        return self._plan_work(published, view, topic, table, rebuild=rebuild)
 
     def _known_state(
         self, published: Published, topic: CatalogTopic, table: PublishedTable | None
@@ -420,7 +436,7 @@ class Publisher:
 
     # Copies -----------------------------------------------------------------------------------------------------------
 
-    def _copy_versions(self, cut: CutDocument, written: Mapping[str, bytes] | None = None) -> None:
+    def _copy_versions(self, cut: CutDocument, written_metadata: Mapping[str, bytes] | None = None) -> None:
         """Copy the versions of a cut to the names that engines look for: the new ones, or all that are not copied.
 
         Costs of each changed table two PUTs; of a cut of another publisher, or an earlier process, a GET of the hint of
@@ -428,15 +444,17 @@ class Publisher:
 
         Args:
             cut: The newest cut.
-            written: The metadata by topic, if this publisher has written it.
+            written_metadata: The metadata by topic, if this publisher has written it.
         """
-        if written is None:
+        if written_metadata is None:
             # Else its number may be taken again after a loss of power.
             make_durable(self._connection.objects, [keys.cut(cut.number)])
             self._run_for_each(sorted(cut.tables), partial(self._complete_table, cut))
         else:
-            self._run_for_each(cut.changed, lambda topic: self._copy_version(topic, cut.tables[topic], written[topic]))
-        if written is not None and (cut.number % HINT_EVERY == 0 or cut.number == 1):
+            self._run_for_each(
+                cut.changed, lambda topic: self._copy_version(topic, cut.tables[topic], written_metadata[topic])
+            )
+        if written_metadata is not None and (cut.number % HINT_EVERY == 0 or cut.number == 1):
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
             self._connection.objects.put(keys.LATEST_CUT, encode(hint))
         if not self._failures:  # Else the next publication copies the rest.

@@ -70,8 +70,8 @@ class Published:
         number = self._hinted_number()
         cut = self.cut(number) if number else None
         if cut is None:
-            numbers = [keys.cut_number(item.key) for item in self._objects.list(keys.CUTS)]
-            number = max((each for each in numbers if each is not None), default=0)
+            numbers = [keys.cut_number(info.key) for info in self._objects.list(keys.CUTS)]
+            number = max((number for number in numbers if number is not None), default=0)
             if not number:
                 return None
             cut = self.cut(number)
@@ -95,7 +95,7 @@ class Published:
         """Return the newest cut from a known one on, reading several numbers ahead at a time."""
         while True:
             numbers = range(cut.number + 1, cut.number + 1 + HINT_EVERY)
-            later_cuts = [each for each in self._pool.map(self.cut, numbers) if each is not None]
+            later_cuts = [cut for cut in self._pool.map(self.cut, numbers) if cut is not None]
             if not later_cuts:
                 return cut
             cut = later_cuts[-1]

@@ -67,9 +67,9 @@ def tables_in_use(connection: Connection, published: Published, now: int, grace_
         CorruptionError: One of the cuts is missing or damaged.
     """
     cuts_modified_ms = {
-        number: item.modified_ms
-        for item in connection.objects.list(keys.CUTS)
-        if (number := keys.cut_number(item.key)) is not None
+        number: info.modified_ms
+        for info in connection.objects.list(keys.CUTS)
+        if (number := keys.cut_number(info.key)) is not None
     }
     if not cuts_modified_ms:
         return NO_TABLES
@@ -100,7 +100,8 @@ def _hints_were_written(connection: Connection, cut: CutDocument, at_ms: int) ->
     for topic in cut.changed:
         key, table = keys.table_hint(topic), cut.tables[topic]
         try:
-            hint, modified_ms = connection.objects.get(key), connection.objects.stat(key).modified_ms
+            hint = connection.objects.get(key)
+            modified_ms = connection.objects.stat(key).modified_ms
         except ObjectNotFoundError:
             if table.dropped:
                 continue  # A vacuum has deleted the table: engines find nothing of it.
@@ -144,17 +145,17 @@ def unused_objects(
     folders = {keys.table(topic) for cut in in_use.cuts for topic in cut.tables}
     newest_deletable = now - grace_ms - _MAX_WORK_MS
 
-    def is_kept(item: ObjectInfo) -> bool:
+    def is_kept(info: ObjectInfo) -> bool:
         """Whether a vacuum keeps an object: it is in use, too young, or of no table of the store."""
-        number = keys.cut_number(item.key)
+        number = keys.cut_number(info.key)
         if number is not None:
-            return number in in_use.numbers or item.modified_ms > now - max(CUT_RETENTION_MS, grace_ms)
-        if keys.table_in(item.key) not in folders and not item.key.startswith(keys.CUTS):
+            return number in in_use.numbers or info.modified_ms > now - max(CUT_RETENTION_MS, grace_ms)
+        if keys.table_in(info.key) not in folders and not info.key.startswith(keys.CUTS):
             return True  # An object of no table of this store, such as a table that an engine has created.
-        return item.key in keys_in_use or item.modified_ms > newest_deletable
+        return info.key in keys_in_use or info.modified_ms > newest_deletable
 
     for page in iterate_pages(connection.objects, keys.TABLES):
-        yield [item for item in page if not is_kept(item)]
+        yield [info for info in page if not is_kept(info)]
 
 
 def _keys_in_use(published: Published, location: Location, in_use: TablesInUse) -> Iterator[str]:

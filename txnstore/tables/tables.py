@@ -224,19 +224,20 @@ class Tables:
             msg = f"the table of topic {topic!r} is not published yet: `txnstore table sync` does it"
             raise InvalidConfigError(msg)
         state = published.table_state(cut.tables[topic])
-        files, copies = state.files, state.copies(location_of(self._connection.objects))
+        files = state.files
+        copies = state.copies(location_of(self._connection.objects))
         return TableDetails(
             table_description,
             tuple(
                 SnapshotDescription(
-                    each.snapshot_id,
-                    each.timestamp,
-                    each.summary["operation"],
-                    each.numbers("txnstore.heads"),
-                    int(each.summary["total-records"]) - int(each.summary["total-position-deletes"]),
-                    int(each.summary["total-data-files"]),
+                    snapshot.snapshot_id,
+                    snapshot.timestamp,
+                    snapshot.summary["operation"],
+                    snapshot.numbers("txnstore.heads"),
+                    int(snapshot.summary["total-records"]) - int(snapshot.summary["total-position-deletes"]),
+                    int(snapshot.summary["total-data-files"]),
                 )
-                for each in state.metadata.snapshots
+                for snapshot in state.metadata.snapshots
             ),
             files=len(files.data),
             bytes=sum(file.size for file in files.data.values()),
@@ -259,20 +260,21 @@ class Tables:
         cut: CutDocument | None,
     ) -> TableDescription:
         """Describe the table of a topic as the newest cut has published it; all zero if it has not."""
-        is_published = table is not None and not table.dropped and (topic is None or table.topic_id == topic.topic_id)
+        if table is not None and (table.dropped or (topic is not None and table.topic_id != topic.topic_id)):
+            table = None
         view = self._connection.view(refresh=False)
         heads = tuple(cut.heads) if cut is not None else ()
         return TableDescription(
-            name,
-            is_published,
-            location.of(keys.table(name).rstrip("/")),
-            table.number if table is not None and is_published else 0,
-            table.snapshot_id if table is not None and is_published else None,
-            cut.number if cut is not None else 0,
-            heads,
-            cut.timestamp if cut is not None else 0,
-            table.rows if table is not None and is_published else 0,
-            table.copied_bytes if table is not None and is_published else 0,
-            max(0, view.sequence - sum(heads)),
-            max(0, view.timestamp - cut.timestamp) if cut is not None else 0,
+            topic=name,
+            published=table is not None,
+            location=location.of(keys.table(name).rstrip("/")),
+            version=table.number if table is not None else 0,
+            snapshot_id=table.snapshot_id if table is not None else None,
+            cut=cut.number if cut is not None else 0,
+            heads=heads,
+            timestamp=cut.timestamp if cut is not None else 0,
+            rows=table.rows if table is not None else 0,
+            copied_bytes=table.copied_bytes if table is not None else 0,
+            behind=max(0, view.sequence - sum(heads)),
+            lag_ms=max(0, view.timestamp - cut.timestamp) if cut is not None else 0,
         )

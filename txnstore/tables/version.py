@@ -142,8 +142,8 @@ class TableWork:
             The version; None if nothing changes, because the rows to copy do not exist.
         """
         written = self._write_files()
-        changes = plan_steps(self._files, self.plans, written)
-        if not (changes or forced or self._is_new):
+        steps = plan_steps(self._files, self.plans, written)
+        if not (steps or forced or self._is_new):
             return None
         metadata = self._metadata or TableMetadata(
             self.topic.topic_id,
@@ -155,11 +155,9 @@ class TableWork:
         if self._metadata is not None and self._table is not None:
             metadata = metadata.with_columns(self._columns)
             metadata = metadata.after(self._location.of(self._table.metadata), now)
-        current = metadata.current
-        published_at = (
-            max(now, current.published) if current is not None else now
-        )  # Clocks differ, and times must not decrease.
-        snapshots, groups = self._write_snapshots(metadata, changes, published_at)
+        # Clocks differ, and times must not decrease.
+        published_at = now if metadata.current is None else max(now, metadata.current.published)
+        snapshots, groups = self._write_snapshots(metadata, steps, published_at)
         metadata = metadata.with_snapshots(snapshots).with_history(now - HISTORY_MS, HISTORY_SNAPSHOTS)
         key, data = encode_metadata(self._connection, self.topic.name, number, metadata)
         self._connection.objects.put(key, data)
@@ -177,11 +175,12 @@ class TableWork:
             bytes=state.files.size,
             copied_bytes=sum(file.size for file in state.copies(self._location)),
         )
-        return Version(table, data, state, tuple(step.operation for step in changes))
+        return Version(table, data, state, tuple(step.operation for step in steps))
 
     def _write_files(self) -> WrittenFiles:
         """Write copies of the rows that no segment has as the table needs them, and the files of deletes."""
-        tails, trims = self.tails, [trim for plan in self.plans for trim in plan.trims]
+        tails = self.tails
+        trims = [trim for plan in self.plans for trim in plan.trims]
         if not tails and not trims:
             return WrittenFiles({}, {})
         writer = FileWriter(self._connection, self._location, self.topic, len({tail.partition for tail in tails}))
@@ -191,31 +190,39 @@ class TableWork:
         )
 
     def _write_snapshots(
-        self, metadata: TableMetadata, changes: Sequence[Step], now: int
+        self, metadata: TableMetadata, steps: Sequence[Step], now: int
     ) -> tuple[tuple[TableSnapshot, ...], tuple[Group, ...]]:
-        """Write the manifests and lists of all snapshots; return the snapshots and the last manifests."""
+        """Write the manifests and manifest lists of a snapshot for each step.
+
+        Returns:
+            The snapshots, and the manifests of the last one.
+        """
         snapshots: list[TableSnapshot] = []
-        groups, files = [*self._groups], self._files
-        parent = metadata.current.snapshot_id if metadata.current is not None else None
-        for index, step in enumerate(changes):
-            is_last = index == len(changes) - 1
-            snapshot_id = (
-                self._view.sequence if is_last else _FIRST_EARLIER_ID + _MAX_STEPS * self._view.sequence + index
-            )
+        groups = [*self._groups]
+        files = self._files
+        parent_id = metadata.current.snapshot_id if metadata.current is not None else None
+        for index, step in enumerate(steps):
+            snapshot_id = self._snapshot_id(index, len(steps))
             sequence = metadata.sequence + index + 1
             added_files: list[DataFile | DeleteFile] = [*step.added, *step.added_deletes]
             groups = next_groups(groups, added_files, step.removed, snapshot_id, sequence)
             groups = self._write_manifests(groups, metadata, snapshot_id, sequence)
             manifests = [group.manifest for group in groups if group.manifest is not None]
-            data = encode_manifest_list(manifests, snapshot_id, parent, sequence, self._new_sync_marker())
+            data = encode_manifest_list(manifests, snapshot_id, parent_id, sequence, self._new_sync_marker())
             path = self._put(data)
             new_files = files_of(groups)
             summary = self._summary(step, files, new_files, now)
             snapshots.append(
-                TableSnapshot(snapshot_id, parent, sequence, self._view.timestamp, path, metadata.schema_id, summary)
+                TableSnapshot(snapshot_id, parent_id, sequence, self._view.timestamp, path, metadata.schema_id, summary)
             )
-            parent, files = snapshot_id, new_files
+            parent_id, files = snapshot_id, new_files
         return tuple(snapshots), tuple(groups)
+
+    def _snapshot_id(self, index: int, count: int) -> int:
+        """The id of one of ``count`` snapshots: the sequence number of the view for the last, which readers see."""
+        if index == count - 1:
+            return self._view.sequence
+        return _FIRST_EARLIER_ID + _MAX_STEPS * self._view.sequence + index
 
     def _write_manifests(
         self, groups: Iterable[Group], metadata: TableMetadata, snapshot_id: int, sequence: int
@@ -242,7 +249,7 @@ class TableWork:
     def _summary(self, step: Step, old_files: TableFiles, new_files: TableFiles, now: int) -> dict[str, str]:
         """Return the summary of a snapshot: the counts of the Iceberg specification, and the position in the chains."""
         removed_files = [old_files.data[path] for path in step.removed if path in old_files.data]
-        removed_deletes = [each for each in old_files.deletes.values() if each.path in step.removed]
+        removed_deletes = [file for file in old_files.deletes.values() if file.path in step.removed]
         counts = {
             "added-data-files": len(step.added),
             "deleted-data-files": len(removed_files),

@@ -128,7 +128,7 @@ class Router:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         digest = _token_digest(token.strip())
         # All are compared, so that the time does not depend on which one is equal.
-        matches = [hmac.compare_digest(digest, each) for each in self._tokens]
+        matches = [hmac.compare_digest(digest, known) for known in self._tokens]
         if scheme.lower() != "bearer" or not any(matches):
             msg = "the header `Authorization: Bearer TOKEN` is missing, or the token is not one of this server"
             raise RefusedError(401, "NotAuthorizedException", msg, (("WWW-Authenticate", "Bearer"),))
@@ -146,13 +146,9 @@ class Router:
             case ["v1", prefix, "namespaces"]:
                 return self._namespaces_response(prefix, query)
             case ["v1", prefix, "namespaces", namespace]:
-                visible = self._visible_in(prefix, namespace)
-                body = encode({"namespace": [NAMESPACE], "properties": dict(visible.properties)})
-                return _content_response(request, visible, body)
+                return self._namespace_response(request, prefix, namespace)
             case ["v1", prefix, "namespaces", namespace, "tables"]:
-                visible = self._visible_in(prefix, namespace)
-                names = [{"namespace": [NAMESPACE], "name": name} for name in sorted(visible.tables)]
-                return Response(200, encode({"identifiers": names}), visible.headers)
+                return self._tables_response(prefix, namespace)
             case ["v1", prefix, "namespaces", namespace, "tables", name]:
                 return self._table_response(request, prefix, namespace, name)
         msg = "this catalog has no such route: it serves the configuration, namespaces and tables, and nothing else"
@@ -202,11 +198,24 @@ class Router:
     # Namespaces and tables --------------------------------------------------------------------------------------------
 
     def _namespaces_response(self, prefix: str, query: Mapping[str, str]) -> Response:
+        """List the namespaces below a parent: there is one, at the top."""
         visible = self._visible_at_prefix(prefix)
         parent = query.get("parent", "")
         if parent not in {"", NAMESPACE}:
             raise _unknown_namespace_error(parent)
         return Response(200, encode({"namespaces": [] if parent else [[NAMESPACE]]}), visible.headers)
+
+    def _namespace_response(self, request: Request, prefix: str, namespace: str) -> Response:
+        """Return the properties of the namespace."""
+        visible = self._visible_in(prefix, namespace)
+        body = encode({"namespace": [NAMESPACE], "properties": dict(visible.properties)})
+        return _content_response(request, visible, body)
+
+    def _tables_response(self, prefix: str, namespace: str) -> Response:
+        """List the tables of the namespace."""
+        visible = self._visible_in(prefix, namespace)
+        names = [{"namespace": [NAMESPACE], "name": name} for name in sorted(visible.tables)]
+        return Response(200, encode({"identifiers": names}), visible.headers)
 
     def _table_response(self, request: Request, prefix: str, namespace: str, name: str) -> Response:
         """Load a table, once more without the cache if its metadata was deleted; say why it cannot be loaded."""

@@ -133,6 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._unread = False
 
     def handle_one_request(self) -> None:
+        """Answer one request; the connection stays open only if both sides want it."""
         self.close_connection = True
         self.command, self.path, self.request_version = "", "", self.default_request_version
         try:
@@ -345,9 +346,9 @@ class CatalogServer(ThreadingHTTPServer):
         """
         self.shutdown()
         with self._connection_ended:
-            for each in self._open_connections:
+            for connection in self._open_connections:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RD)  # Idle connections end at once, others after their response.
+                    connection.shutdown(socket.SHUT_RD)  # Idle connections end at once, others after their response.
             self._connection_ended.wait_for(lambda: not self._open_connections, self.limits.end_s)
         self.server_close()
 
