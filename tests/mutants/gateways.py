@@ -63,7 +63,7 @@ GATEWAYS = (
     ),
     _mutant(
         "a generation of unknown outcome counts as stored",
-        coordinator._code_of,
+        coordinator._log_and_code,
         "return ErrorCode.coordinator_not_available if $is_temporary",
         "return ErrorCode.none if $is_temporary",
         _CLASSIC,

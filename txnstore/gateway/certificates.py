@@ -69,6 +69,7 @@ class CertificateRules:
 
 
 def _parse(text: str) -> list[Rule]:
+    """Parse ``ssl.principal.mapping.rules``: each rule from the end of the one before it."""
     rules: list[Rule] = []
     position = 0
     while position < len(text):
@@ -97,10 +98,14 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
             raise InvalidConfigError(msg)
 
     def apply(subject: str) -> str | None:
+        """Return the principal of a subject; None if the pattern does not match all of it."""
         match = compiled.fullmatch(subject)
         if match is None:
             return None
-        name = _REFERENCE.sub(lambda each: (match[int(each[1])] or "") if each[1] is not None else each[2], replacement)
+        name = _REFERENCE.sub(
+            lambda reference: (match[int(reference[1])] or "") if reference[1] is not None else reference[2],
+            replacement,
+        )
         return {"L": name.lower(), "U": name.upper()}.get(case, name)
 
     return apply

@@ -100,18 +100,18 @@ class Fetch:
 
     async def _reading(self, session: FetchSession | None, body: Any, isolation: Isolation, client: Client) -> Reading:
         """Return what the last request of a session has read, if that is still right; else find the partitions."""
-        if session is not None and (kept := session.take_reading()) is not None:
+        if session is not None and (earlier := session.take_reading()) is not None:
             if (
-                kept.isolation is isolation
-                and kept.catalog is self._services.freshness.view.topics
-                and self._services.may(client, kept.right)
+                earlier.isolation is isolation
+                and earlier.catalog is self._services.freshness.view.topics
+                and self._services.may(client, earlier.right)
             ):
-                return kept
-            kept.close()
-        asked = named_partitions(body.topics) if session is None else session.partitions.items()
+                return earlier
+            earlier.close()
+        requested = named_partitions(body.topics) if session is None else session.partitions.items()
         number = 0 if session is None else session.new_reading_number()
         catalog = self._services.freshness.view.topics  # If it changes meanwhile, the next request finds them again.
-        partitions = await self._resolve([*asked], client)
+        partitions = await self._resolve([*requested], client)
         right = read_topics({partition.tp.topic: None for partition in partitions})
         return Reading(partitions, catalog, isolation, right, number)
 
@@ -125,28 +125,28 @@ class Fetch:
         client: Client,
     ) -> Fields:
         """Read partitions as soon as they have ``min_bytes`` bytes, or at the deadline."""
-        loop, isolation = asyncio.get_running_loop(), reading.isolation
+        loop = asyncio.get_running_loop()
+        freshness = self._services.freshness
         partitions = reading.due()
         view = await self._services.view_with(lambda view: not _is_behind(view, partitions))
-        with self._services.freshness.waiting():
+        with freshness.waiting():
             while True:
-                results: list[_Result] | None = None
-                remaining_seconds = deadline - loop.time()
+                was_read = False
                 # Most clients ask for one byte: then what is there is read at once, and not counted before.
                 if (
-                    remaining_seconds <= 0
-                    or min_bytes <= 1
-                    or not self._is_short(view, partitions, isolation, min_bytes)
+                    min_bytes <= 1
+                    or deadline <= loop.time()
+                    or not self._is_short(view, partitions, reading.isolation, min_bytes)
                 ):
                     async with client.room.grant(max_bytes) as granted_bytes:
                         results, size, is_final = await self._read_all(view, reading, partitions, granted_bytes)
-                    remaining_seconds = deadline - loop.time()
-                    if is_final or size >= min_bytes or remaining_seconds <= 0:
+                    was_read = True
+                    if is_final or size >= min_bytes or deadline <= loop.time():
                         return self._answer(session, results, size)
-                has_changed = await reading.wait_for_change(self._services.freshness, view, remaining_seconds)
-                if not has_changed and results is not None:
+                has_changed = await reading.wait_for_change(freshness, view, deadline - loop.time())
+                if was_read and not has_changed:
                     return self._answer(session, results, size)
-                partitions, view = reading.due(), self._services.freshness.view
+                partitions, view = reading.due(), freshness.view
 
     def _is_elsewhere(self, rack: str) -> bool:
         """Whether a gateway of the zone of a consumer lives, and this one is of another zone."""
@@ -172,29 +172,30 @@ class Fetch:
             self._services.freshness.request_poll()
         return _response(session, results)
 
-    async def _resolve(self, asked: Sequence[tuple[PartitionKey, Any]], client: Client) -> list[RequestedPartition]:
+    async def _resolve(self, requested: Sequence[tuple[PartitionKey, Any]], client: Client) -> list[RequestedPartition]:
         """Find the topics of partitions, each once for all that exist, and check that the client may read them."""
         topics: dict[str | UUID | None, CatalogTopic] = {}
         resolved: list[RequestedPartition] = []
-        for key, partition in asked:
+        for key, partition in requested:
             session = partition if isinstance(partition, SessionPartition) else None
-            fields = partition if session is None else session.asked
-            (named, number), offset = key, fields.fetch_offset
+            fields = partition if session is None else session.requested
+            (name_or_id, number), offset = key, fields.fetch_offset
             try:
-                topic = topics.get(named)
+                topic = topics.get(name_or_id)
                 if topic is None or not 0 <= number < topic.partitions:
-                    topic = topics[named] = await self._find(named, number, client)
+                    topic = topics[name_or_id] = await self._find(name_or_id, number, client)
                 check_leader_epoch(field_value(fields, "current_leader_epoch", -1))
             except (TxnStoreError, RefusedError) as error:
-                tp = TopicPartition(named if isinstance(named, str) else "", number)
+                tp = TopicPartition(name_or_id if isinstance(name_or_id, str) else "", number)
                 resolved.append(RequestedPartition(key, tp, None, offset, 0, session, error))
             else:
-                tp, max_bytes = TopicPartition(topic.name, number), max(1, fields.partition_max_bytes)
+                tp = TopicPartition(topic.name, number)
+                max_bytes = max(1, fields.partition_max_bytes)
                 resolved.append(RequestedPartition(key, tp, topic, offset, max_bytes, session))
         return resolved
 
-    async def _find(self, named: str | UUID | None, partition: int, client: Client) -> CatalogTopic:
-        name, topic_id = (named, None) if isinstance(named, str) else (None, named)
+    async def _find(self, name_or_id: str | UUID | None, partition: int, client: Client) -> CatalogTopic:
+        name, topic_id = (name_or_id, None) if isinstance(name_or_id, str) else (None, name_or_id)
         if name is not None:  # Checked first: without the right, a client must not learn whether it exists.
             self._services.check(client, read_topics([name]))
         topic = await self._services.find(name, topic_id, partition)
@@ -341,7 +342,8 @@ class Fetch:
         """
         size = 0
         for partition in partitions:
-            topic, log = view.topics.get(partition.tp.topic), view.partition(partition.tp)
+            topic = view.topics.get(partition.tp.topic)
+            log = view.partition(partition.tp)
             if partition.topic is None or topic is None or log is None or topic.topic_id != partition.topic.topic_id:
                 return False
             position, end = partition.offset, log.read_limit(isolation)
@@ -385,8 +387,8 @@ def _has_news(session: FetchSession, key: PartitionKey, fields: Fields) -> bool:
     is_failed = fields["error_code"] is not ErrorCode.none
     offsets = fields["high_watermark"], fields["last_stable_offset"], fields["log_start_offset"]
     is_redirected = fields["preferred_read_replica"] >= 0
-    has_news = bool(fields["records"]) or is_failed or is_redirected or offsets != partition.told
-    partition.told = None if is_failed else offsets
+    has_news = bool(fields["records"]) or is_failed or is_redirected or offsets != partition.known_offsets
+    partition.known_offsets = None if is_failed else offsets
     if fields["records"]:
         session.read_last(key)
     return has_news

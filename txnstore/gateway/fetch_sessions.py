@@ -41,18 +41,18 @@ class SessionPartition:
     """A partition of a session.
 
     Attributes:
-        asked: What the client asks for, as in its request.
-        told: The high watermark, last stable offset and log start that the client knows; None: none of them.
+        requested: What the client asks for, as in its request.
+        known_offsets: The high watermark, last stable offset and log start that the client knows; None: none of them.
     """
 
-    asked: Any
-    told: tuple[int, int, int] | None = None
+    requested: Any
+    known_offsets: tuple[int, int, int] | None = None
 
     def has_nothing_new(self, log: Partition, isolation: Isolation) -> bool:
         """Whether the client knows the offsets of a log, and has read it to its end."""
         return (
-            self.told == (log.high_watermark, log.last_stable_offset, log.log_start)
-            and log.read_limit(isolation) <= self.asked.fetch_offset <= log.high_watermark
+            self.known_offsets == (log.high_watermark, log.last_stable_offset, log.log_start)
+            and log.read_limit(isolation) <= self.requested.fetch_offset <= log.high_watermark
         )
 
 
@@ -184,9 +184,9 @@ class FetchSession:
         if changed or forgotten:
             self._drop_reading()
             self._readings += 1  # One that another request uses now is not kept.
-        for key, asked in changed:
-            known = self.partitions.get(key)
-            self.partitions[key] = SessionPartition(asked, None if known is None else known.told)
+        for key, requested in changed:
+            existing = self.partitions.get(key)
+            self.partitions[key] = SessionPartition(requested, None if existing is None else existing.known_offsets)
         for key, _ in forgotten:
             self.partitions.pop(key, None)
 
@@ -201,10 +201,10 @@ def named_partitions(topics: Any) -> Iterator[tuple[PartitionKey, Any]]:
     """Yield the partitions of a part of a request, with what it says of each."""
     for topic in topics:
         name = field_value(topic, "topic")
-        named = name if name is not None else field_value(topic, "topic_id")
+        name_or_id = name if name is not None else field_value(topic, "topic_id")
         for partition in topic.partitions:
             number = partition if isinstance(partition, int) else partition.partition
-            yield (named, int(number)), partition
+            yield (name_or_id, int(number)), partition
 
 
 def _has_long_name(body: Any) -> bool:
@@ -252,9 +252,8 @@ class FetchSessions:
         before = len(session.partitions)
         session.change(body)
         self._partition_count += len(session.partitions) - before
-        if self._partition_count > MAX_PARTITIONS or _has_long_name(
-            body
-        ):  # The client names them all again, and goes on without a session.
+        if self._partition_count > MAX_PARTITIONS or _has_long_name(body):
+            # The client names them all again, and continues without a session.
             self._remove(number)
             raise RefusedError(ErrorCode.fetch_session_id_not_found, f"fetch session {number} is too large")
         session.epoch = epoch % _MAX_EPOCH + 1
@@ -267,7 +266,8 @@ class FetchSessions:
 
     def _created(self, body: Any, *, uses_ids: bool) -> FetchSession | None:
         """Begin a session; None if there is no room for it, or it has no partitions, or names that no topic has."""
-        count, now = sum(len(topic.partitions) for topic in body.topics), self._clock()
+        count = sum(len(topic.partitions) for topic in body.topics)
+        now = self._clock()
         if not 0 < count <= MAX_PARTITIONS or _has_long_name(body):
             return None
         while self._sessions and not self._has_room(count):

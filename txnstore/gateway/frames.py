@@ -181,7 +181,8 @@ def _entity_type(schema: Any) -> _FieldType:
             tagged_steps[tag] = kind.step
     if schema.__flexible__:
         untagged_types.append(_FieldType(_tagged_step(tagged_steps), min_size=1, values=len(tagged_steps)))
-    min_size, values = sum(kind.min_size for kind in untagged_types), 1 + sum(kind.values for kind in untagged_types)
+    min_size = sum(kind.min_size for kind in untagged_types)
+    values = 1 + sum(kind.values for kind in untagged_types)
     return _FieldType(_sequence_step(untagged_types), min_size, values, all(kind.is_fixed for kind in untagged_types))
 
 

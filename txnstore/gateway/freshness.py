@@ -211,7 +211,8 @@ class Freshness:
 
     def _publish(self, view: View) -> None:
         """Take a newer view chain by chain: of two views, each may know one chain better than the other."""
-        states, before = tuple(map(_newer_state, self.view.states, view.states)), self.view.states
+        states = tuple(map(_newer_state, self.view.states, view.states))
+        before = self.view.states
         if any(map(is_not, states, before)):
             self.view = view if all(map(is_, states, view.states)) else View(states)
             if self._watched:
@@ -339,6 +340,7 @@ def _mark_retrieved(look: asyncio.Future[View]) -> None:
 
 
 def _copy_result(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:
+    """End a future as the task has ended, unless its waiter has cancelled it."""
     if future.done():
         return
     if task.cancelled():

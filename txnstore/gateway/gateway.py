@@ -326,6 +326,7 @@ def _handlers(services: Services, handler_groups: Iterable[dict[Api, Handler]]) 
         return read_rules_and_handle
 
     async def api_versions(request: Request, client: Client) -> Fields:
+        """Answer ApiVersions; another gateway also learns the rack of this one."""
         client.software = field_value(request.body, "client_software_name", "")
         version = field_value(request.body, "client_software_version", "")
         is_foreign = client.software == SOFTWARE and version != services.connection.store_id

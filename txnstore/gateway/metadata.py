@@ -93,20 +93,23 @@ class Metadata:
 
     async def metadata(self, request: Request, client: Client) -> Fields | ResponseBuilder | SharedResponse:
         """Return the gateways, and topics with the leaders of their partitions."""
-        requested_topics, with_operations = field_value(request.body, "topics"), _wants_operations(request, "topic")
+        requested_topics = field_value(request.body, "topics")
+        with_operations = _wants_operations(request, "topic")
         topics: list[CatalogTopic | Fields]
         if requested_topics is None or (request.version == 0 and not requested_topics):
             view = await self._services.freshness.recent()
             topics = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, client)]
         else:
+            # Each once, as in Kafka.
             distinct_topics = {
                 (field_value(requested_topic, "name"), field_value(requested_topic, "topic_id")): requested_topic
                 for requested_topic in requested_topics
-            }  # Each once, as in Kafka.
+            }
             topics = [
                 await self._resolve(requested_topic, request, client) for requested_topic in distinct_topics.values()
             ]
-        nodes, cluster_operations = self._listed_nodes(client), self._cluster_operations(request, client)
+        nodes = self._listed_nodes(client)
+        cluster_operations = self._cluster_operations(request, client)
         rack = rack_of(request)
 
         def build() -> Fields:
@@ -125,8 +128,8 @@ class Metadata:
             return build if is_large else build()
         # The rights of the client were checked above, for this request; what else depends on them is in the key.
         names = tuple(topic.name for topic in found)
-        asked = request.version, names, with_operations, *cluster_operations.values(), rack
-        key = self._number_of_basis(catalog), tuple(nodes), self._services.principal(client), *asked
+        cache_key = request.version, names, with_operations, *cluster_operations.values(), rack
+        key = self._number_of_basis(catalog), tuple(nodes), self._services.principal(client), *cache_key
         return SharedResponse(self._responses, key, build, in_thread=is_large)
 
     def _number_of_basis(self, catalog: object) -> int:
@@ -251,6 +254,7 @@ class Metadata:
     async def _topic_or_error(
         self, name: str, client: Client, first_partition: int, count: int, rack: str | None
     ) -> Mapping[str, Any]:
+        """Describe a topic, or the error that the client gets in its place."""
         try:
             topic = await self._find(name, client, may_create=False)
             return self._topic_fields(

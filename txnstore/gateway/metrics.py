@@ -150,6 +150,7 @@ class MetricsServer:
             writer.transport.abort()  # Without effect once it is closed.
 
     async def _response(self, head: bytes) -> bytes:
+        """Answer ``/metrics`` and ``/health`` by HTTP 1.0; anything else is not found."""
         method, _, target_and_version = head.partition(b" ")
         path = target_and_version.partition(b" ")[0].partition(b"?")[0]
         status, content_type = "200 OK", "text/plain; charset=utf-8"

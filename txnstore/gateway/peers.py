@@ -253,7 +253,7 @@ class Peers:
         """Record the zone that a gateway has said in its answer, if it has one."""
         rack = rack_in(response)
         if rack != self._racks.get(node):
-            self._racks = {each: zone for each, zone in {**self._racks, node: rack}.items() if zone}
+            self._racks = {node_id: zone for node_id, zone in {**self._racks, node: rack}.items() if zone}
             self.racks_changed += 1
 
     async def _connect(self, node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

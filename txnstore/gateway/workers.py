@@ -92,6 +92,7 @@ class _Worker:
         self._loop.add_reader(self._pipe.fileno(), self._on_message)
 
     def _on_message(self) -> None:
+        """Take a message of the worker: that it serves, or its metrics."""
         try:
             message = self._pipe.recv()
         except (EOFError, OSError):

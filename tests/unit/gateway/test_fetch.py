@@ -305,7 +305,7 @@ def test_a_consumer_that_waits_again_looks_at_no_partition(store: Store, monkeyp
         has_nothing_new = SessionPartition.has_nothing_new
 
         def counted(partition: SessionPartition, *arguments: Any) -> bool:
-            looked_at.append(partition.asked.partition)
+            looked_at.append(partition.requested.partition)
             return has_nothing_new(partition, *arguments)
 
         monkeypatch.setattr(SessionPartition, "has_nothing_new", counted)

@@ -71,7 +71,7 @@ def begun(sessions: FetchSessions, *partitions: tuple[str, int, int]) -> FetchSe
 
 
 def offsets(session: FetchSession) -> list[tuple[object, int, int]]:
-    return [(*key, partition.asked.fetch_offset) for key, partition in session.partitions.items()]
+    return [(*key, partition.requested.fetch_offset) for key, partition in session.partitions.items()]
 
 
 def test_a_session_has_the_partitions_that_requests_have_added_changed_and_forgotten(sessions: FetchSessions) -> None:
@@ -89,9 +89,9 @@ def test_a_session_has_the_partitions_that_requests_have_added_changed_and_forgo
 
 def test_a_changed_partition_is_read_again_and_what_its_client_knows_stays(sessions: FetchSessions) -> None:
     session = begun(sessions, ("t", 0, 5))
-    session.partitions["t", 0].told = (9, 9, 0)
+    session.partitions["t", 0].known_offsets = (9, 9, 0)
     sessions.of(request(1, 1, [("t", 0, 7)]))
-    assert session.partitions["t", 0].told == (9, 9, 0)
+    assert session.partitions["t", 0].known_offsets == (9, 9, 0)
 
 
 def test_topics_are_named_by_ids_in_later_versions(sessions: FetchSessions) -> None:
@@ -230,8 +230,8 @@ def test_a_partition_has_nothing_new_for_a_client_that_knows_its_offsets() -> No
     log, longer = Partition(), replace(Partition(), high_watermark=1)
     partition = SessionPartition(SimpleNamespace(fetch_offset=0))
     assert not partition.has_nothing_new(log, Isolation.READ_COMMITTED)
-    partition.told = (0, 0, 0)
+    partition.known_offsets = (0, 0, 0)
     assert partition.has_nothing_new(log, Isolation.READ_COMMITTED)
     assert not partition.has_nothing_new(longer, Isolation.READ_COMMITTED)
-    partition.told = None
+    partition.known_offsets = None
     assert not partition.has_nothing_new(log, Isolation.READ_COMMITTED)

@@ -44,7 +44,7 @@ def error_fields(error: TxnStoreError | RefusedError, api: Api, version: int) ->
 
 def duplicates(items: Iterable[H]) -> set[H]:
     """The items that occur more than once: Kafka refuses all of them."""
-    return {item for item, count in Counter(items).items() if count > 1}
+    return {value for value, count in Counter(items).items() if count > 1}
 
 
 def topic_of(view: View, name: str) -> CatalogTopic:

@@ -205,7 +205,8 @@ class Configs:
         self, kind: ResourceKind, resource: Any, request: Request, client: Client
     ) -> Sequence[Mapping[str, Any]]:
         """Return the settings of a resource that the request names; all if it names none."""
-        name, keys = resource.resource_name, field_value(resource, "configuration_keys")
+        name = resource.resource_name
+        keys = field_value(resource, "configuration_keys")
         options = {
             "include_synonyms": bool(field_value(request.body, "include_synonyms", False)),
             "include_documentation": bool(field_value(request.body, "include_documentation", False)),
@@ -269,7 +270,8 @@ class Configs:
     ) -> list[Fields]:
         """Apply a change to each resource of a request, concurrently; return a result for each."""
         names = [(resource.resource_type, resource.resource_name) for resource in request.body.resources]
-        resources, duplicate_names = dict(zip(names, request.body.resources, strict=True)), duplicates(names)
+        resources = dict(zip(names, request.body.resources, strict=True))
+        duplicate_names = duplicates(names)
         responses = [
             self._alter(resource, change, request, client, is_repeated=name in duplicate_names)
             for name, resource in resources.items()
@@ -291,7 +293,8 @@ class Configs:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             _check_changes(resource.configs)
-            kind, name = self._check_right(resource, "ALTER_CONFIGS", client), resource.resource_name
+            kind = self._check_right(resource, "ALTER_CONFIGS", client)
+            name = resource.resource_name
             if kind is not ResourceKind.TOPIC:
                 if kind in {ResourceKind.BROKER, ResourceKind.BROKER_LOGGER} and name != "":
                     self._check_node(name)

@@ -78,6 +78,7 @@ class Groups:
         expired_members = self._services.connection.chains.ages.expired_members
 
         def describe() -> dict[str, Fields]:  # In a thread: it may read the age of an entry.
+            """Return the stored fields of each group that exists."""
             fields_by_name: dict[str, Fields] = {}
             for name in names:
                 group = view.groups.get(name)
@@ -116,7 +117,8 @@ class Groups:
 
     async def describe(self, request: Request, client: Client) -> Fields:
         """Describe groups and their members, in the form of the classic protocol."""
-        view, names = await self._services.freshness.head(), list(dict.fromkeys(request.body.groups))
+        view = await self._services.freshness.head()
+        names = list(dict.fromkeys(request.body.groups))
         stored_groups = await self._describe_stored(view, names)
         groups: list[Fields] = []
         for name in names:
@@ -131,7 +133,8 @@ class Groups:
         self, view: View, name: str, stored_fields: Fields | None, request: Request, client: Client
     ) -> Fields:
         """Describe a classic group from its coordinator, or as the chain has it; DEAD if there is no such group."""
-        fields, is_classic = stored_fields, stored_fields is not None and view.groups[name].kind == "classic"
+        fields = stored_fields
+        is_classic = stored_fields is not None and view.groups[name].kind == "classic"
         if is_classic or self._classic.state(name) is not None:  # Its coordinator is ahead of the chain.
             live_fields = await self._classic.describe(name)
             fields = stored_fields if live_fields["group_state"] is State.DEAD else live_fields

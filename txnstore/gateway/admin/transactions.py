@@ -136,7 +136,8 @@ class AdminTransactions:
             filter_by_id = _filter_by_pattern(pattern)
         except RefusedError as error:
             return {"error_code": error.code, "unknown_state_filters": unknown_states, "transaction_states": ()}
-        view, now = await self._services.freshness.head(), self._services.connection.runtime.clock()
+        view = await self._services.freshness.head()
+        now = self._services.connection.runtime.clock()
         matching_txns = [
             txn
             for _, txn in sorted(view.transactions.items())

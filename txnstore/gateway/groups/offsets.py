@@ -120,7 +120,8 @@ class GroupOffsets:
         """Return the committed offsets of groups, at the heads of the chains."""
         body = request.body
         requested_groups = body.groups if request.version >= _FIRST_WITH_GROUPS else (body,)
-        view, requires_stable = await self._services.freshness.head(), bool(field_value(body, "require_stable", False))
+        view = await self._services.freshness.head()
+        requires_stable = bool(field_value(body, "require_stable", False))
         if requires_stable:
             # require_stable clients retry until no offset is pending: end abandoned transactions first.
             groups_of_view = (

@@ -177,7 +177,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
                     msg = f"group {name!r} has live members that are no classic members, so none can join it"
                     raise InconsistentGroupProtocolError(msg)
         except Exception as error:  # noqa: BLE001 - every error has a code
-            return _code_of(error, name)
+            return _log_and_code(error, name)
         now, last_generation = self._now(), self._last_generations.pop(name, 0)
         runtime = self._services.connection.runtime
         group = ClassicGroup(
@@ -254,7 +254,7 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
         try:
             await self._services.commits.submit(command, None)
         except Exception as error:  # noqa: BLE001 - every error has a code
-            code = _code_of(error, live_group.name)
+            code = _log_and_code(error, live_group.name)
         if self._groups.get(live_group.name) is not live_group:
             return
         if not code:
@@ -266,9 +266,8 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
             self._spawn(self._load_until_answered(live_group.name, RETRY_MS / 1000))
 
     def _expire(self, live_group: LiveGroup[ClassicGroup], now: int) -> None:
-        self._apply(
-            live_group, lambda _now: live_group.group.tick(now)
-        )  # A timer may be early by the fraction of a millisecond.
+        # Not the current time: a timer may be early by the fraction of a millisecond.
+        self._apply(live_group, lambda _now: live_group.group.tick(now))
 
     def _resume(self, live_group: LiveGroup[ClassicGroup], now: int) -> None:
         """Drop the group: another gateway may coordinate its members, which could not reach this one."""
@@ -276,15 +275,15 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
         self._spawn(self._load_until_answered(live_group.name, RETRY_MS / 1000))
 
 
-def _code_of(error: Exception, name: str) -> ErrorCode:
-    """The code for requests whose group could not be loaded or stored."""
+def _log_and_code(error: Exception, group: str) -> ErrorCode:
+    """Log why a group could not be loaded or stored, unless others cause it; return the code for its requests."""
     match error:
-        case IllegalGenerationError():
+        case IllegalGenerationError():  # Another gateway has stored a generation.
             return ErrorCode.not_coordinator
         case AuthorizationError() | ReadOnlyError():
             return ErrorCode.group_authorization_failed
         case StorageError() | InvalidConfigError():  # The latter if the assignments are too large.
-            _LOG.warning("group cannot be loaded or stored: %s", error, extra={"group": name, "error": str(error)})
+            _LOG.warning("group cannot be loaded or stored: %s", error, extra={"group": group, "error": str(error)})
             is_temporary = isinstance(error, StorageError)
             return ErrorCode.coordinator_not_available if is_temporary else ErrorCode.unknown_server_error
     return code_of(error, Api.SYNC_GROUP, 0)

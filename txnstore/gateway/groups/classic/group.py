@@ -557,15 +557,19 @@ class ClassicGroup:
             self._prepare(reason)
 
     def _prepare(self, reason: str) -> None:
-        """Begin the join phase."""
+        """Begin the join phase; that of an empty group ends after an initial delay, which each new member extends."""
         for member in self._members.values():
             self._fail_sync(member, ErrorCode.rebalance_in_progress)
-        self._sync_at, self._has_assigned = None, False
+        self._sync_at = None
+        self._has_assigned = False
         self._unsynced_ids.clear()
-        was_empty, self.state, self.reason = self.state is State.EMPTY, State.PREPARING_REBALANCE, reason
+        was_empty = self.state is State.EMPTY
+        self.state = State.PREPARING_REBALANCE
+        self.reason = reason
         self._join_at = self._now + self._rebalance_timeout_ms()
         if was_empty:
-            self._extend_until, self._is_extended = self._join_at, False
+            self._extend_until = self._join_at
+            self._is_extended = False
             self._join_at = self._now + self._properties.group_initial_rebalance_delay_ms
         self._complete_if_joined()
 
@@ -649,7 +653,8 @@ class ClassicGroup:
 
     def _leave(self, requested_id: str, instance_id: str | None) -> Fields:
         """Remove a member that leaves; an administrator gives only its instance id."""
-        member_id, code = requested_id or self._static_ids.get(instance_id or "", ""), ErrorCode.none
+        member_id = requested_id or self._static_ids.get(instance_id or "", "")
+        code = ErrorCode.none
         if member_id not in self._pending_until:
             code = self._member_error(member_id, instance_id)
         if not code:

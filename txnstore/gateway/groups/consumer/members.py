@@ -77,12 +77,16 @@ class KeptMember:
     ) -> None:
         """Update the state by a request that :func:`check_request` has accepted."""
         self.expires_at = now + session_ms
-        names, regex = request.subscribed_topic_names, _regex(request)
-        if regex and names is None and not self.has_sent_request:
+        names = request.subscribed_topic_names
+        regex = _regex(request)
+        if names is not None:
+            self.names = frozenset(names)
+        elif regex and not self.has_sent_request:
             self.names = frozenset()  # What the expression matched for another gateway is not what the client names.
-        self.names = self.names if names is None else frozenset(names)
-        self.regex = self.regex if regex is None else regex
-        self.rack_id = self.rack_id if request.rack_id is None else request.rack_id
+        if regex is not None:
+            self.regex = regex
+        if request.rack_id is not None:
+            self.rack_id = request.rack_id
         if _has_timeout(request):
             self.rebalance_timeout_ms = int(request.rebalance_timeout.total_seconds() * 1000)
         self.client_id, self.client_host = client_id, client_host
@@ -113,16 +117,19 @@ class KeptGroup:
     def follow(self, group: Group, now: int) -> None:
         """Adopt the members that the chain has; one that is new here gets its full session."""
         stored_members: Mapping[str, Member] = {} if group.epochs is None else group.members
-        for member_id in [member_id for member_id in self.members if member_id not in stored_members]:
+        for member_id in self.members.keys() - stored_members.keys():
             del self.members[member_id]
         for member_id, member in stored_members.items():
             kept_member = self.members.get(member_id)
             if kept_member is None:
                 expires_at = now + self.properties.group_consumer_session_timeout_ms
-                kept_member = self.members[member_id] = KeptMember(expires_at, frozenset(member.topics))
+                kept_member = KeptMember(expires_at, frozenset(member.topics))
+                self.members[member_id] = kept_member
             epoch = _epoch(group, member_id)
             if kept_member.epoch != epoch:  # Another gateway has sent it one.
-                kept_member.epoch, kept_member.previous_epoch, kept_member.sent_assignment = epoch, None, None
+                kept_member.epoch = epoch
+                kept_member.previous_epoch = None
+                kept_member.sent_assignment = None
             if is_released(member):
                 kept_member.revoke_by = None
 
@@ -350,9 +357,8 @@ def matching_topics(regex: str, names: tuple[str, ...]) -> frozenset[str]:
     RefusedError: The expression is not valid.
     """
     try:
-        pc.match_substring_regex(
-            pa.array([""]), pattern=regex
-        )  # Checked alone: the suffix below might complete an invalid one.
+        # Checked alone: the suffix below might complete an invalid one.
+        pc.match_substring_regex(pa.array([""]), pattern=regex)
         array = pa.array(names, pa.string())
         is_match = pc.match_substring_regex(array, pattern=rf"\A(?:{regex})\z")
     except pa.ArrowInvalid as error:
