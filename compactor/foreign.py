@@ -40,8 +40,8 @@ def foreign_pages(
     last_key = ""
     while True:
         page = objects.list(CHAINS, last_key, _PAGE)
-        others = [item for item in page if store_of(item.key) not in (None, keys.store_id)]
-        yield others if stores is None else [item for item in others if store_of(item.key) in stores]
+        others = [info for info in page if store_of(info.key) not in (None, keys.store_id)]
+        yield others if stores is None else [info for info in others if store_of(info.key) in stores]
         if len(page) < _PAGE:
             return
         last_key = page[-1].key
@@ -53,10 +53,10 @@ def foreign_stores(objects: ObjectStore, keys: Keys) -> dict[str, ForeignStore]:
     """The remains of other stores, by their ids."""
     stores: dict[str, ForeignStore] = {}
     for page in foreign_pages(objects, keys):
-        for item in page:
-            store_id = store_of(item.key) or ""
+        for info in page:
+            store_id = store_of(info.key) or ""
             store = stores.get(store_id, ForeignStore())
-            youngest = max(store.youngest_ms, item.modified_ms)
+            youngest = max(store.youngest_ms, info.modified_ms)
             stores[store_id] = replace(store, objects=store.objects + 1, youngest_ms=youngest)
     return stores
 

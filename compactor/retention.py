@@ -70,12 +70,12 @@ class RetentionReport:
     @property
     def records(self) -> int:
         """The number of deleted records, including aborted ones."""
-        return sum(item.records for item in self.partitions)
+        return sum(partition.records for partition in self.partitions)
 
     @property
     def bytes(self) -> int:
         """The size of what was deleted, in bytes."""
-        return sum(item.bytes for item in self.partitions)
+        return sum(partition.bytes for partition in self.partitions)
 
 
 def retain(
@@ -110,7 +110,7 @@ def retain(
         connection.check_writable("no records of it can be deleted")
         connection.check_rights(CLUSTER_ACTION)
     topics, failures = _split_readable(_topics_to_retain(view, topic))
-    logs = [log for each in topics if _retention_of(each) is not None for _, log in _logs_of(view, each)]
+    logs = [log for topic in topics if _retention_of(topic) is not None for _, log in _logs_of(view, topic)]
     if not dry_run and connection.end_abandoned({producer_id for log in logs for producer_id in log.open_txns}):
         view = connection.view(refresh=False)
         topics, failures = _split_readable(_topics_to_retain(view, topic))
@@ -169,7 +169,7 @@ def apply_retention(
         return RetentionReport(tuple(planned), dry_run)
     altered = set[str]()
     new_starts = _delete_in_chains(connection, deletions, altered)
-    report = RetentionReport(tuple(item for item in planned if item.tp in new_starts))
+    report = RetentionReport(tuple(partition for partition in planned if partition.tp in new_starts))
     counts = {"partitions": len(report.partitions), "records": report.records, "bytes": report.bytes}
     _LOG.info("retention applied", extra=counts)
     if altered and plans > 1:
@@ -213,7 +213,7 @@ def delete_records(
     new_starts = _delete_in_chains(
         connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in tps_to_move]
     )
-    counts = {"partitions": len(new_starts), "records": sum(item.records for item in planned.values())}
+    counts = {"partitions": len(new_starts), "records": sum(partition.records for partition in planned.values())}
     _LOG.info("records deleted", extra=counts)
     return planned | {tp: _effect_of_log_start(view, tp, start) for tp, start in new_starts.items()}
 
@@ -276,8 +276,8 @@ def _delete_in_chain(
             if altered is None:
                 raise
             if len(items) > 1:
-                for item in items:
-                    moved |= _delete_in_chain(connection, [item], altered)
+                for deletion in items:
+                    moved |= _delete_in_chain(connection, [deletion], altered)
                 continue
             if isinstance(error, TopicChangedError):
                 altered.add(items[0].tp.topic)

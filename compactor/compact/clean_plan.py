@@ -113,7 +113,8 @@ def plan_past_hw(
         force: Clean also if few batches of a run are new.
         known_clean: The keys of :class:`KnownClean`: they are not new.
     """
-    is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
+    is_aborted = aborted_batches(partition)
+    lag = config.min_compaction_lag_ms
     runs: list[list[Batch]] = [[]]
     for batch in partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark):
         if lag > 0 and batch.max_timestamp > now - lag:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,12 +38,12 @@ class CleanResult:
     """The clean of one partition.
 
     Attributes:
-        done: What the clean did; nothing in a dry run.
+        cleaned: What the clean did; nothing in a dry run.
         conflict: Whether it had no effect, because the log was changed concurrently.
     """
 
     plan: CleanPlan
-    done: Cleaned = field(default_factory=Cleaned)
+    cleaned: Cleaned = field(default_factory=Cleaned)
     conflict: bool = False
 
 
@@ -68,38 +68,36 @@ def clean(
         engine: Executes the cleans.
         storage_clock: Returns the time of the storage, which is requested only if there is something to clean.
     """
-    compacted_logs = [item for item in logs if _is_compacted(item[0])]
+    compacted_logs = [(topic, tp, log) for topic, tp, log in logs if _is_compacted(topic)]
     if not compacted_logs:
         return {}
     # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
     now = storage_clock()
     plans = [(topic, plan) for topic, tp, log in compacted_logs for plan in _due_cleans(topic, tp, log, now, options)]
-    plans.sort(key=lambda item: item[1].dirty_ratio, reverse=True)
+    plans.sort(key=lambda topic_and_plan: topic_and_plan[1].dirty_ratio, reverse=True)
 
-    def job(topic: CatalogTopic, plan: CleanPlan) -> Job[Cleaned]:
-        return partial(
-            _clean_partition, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory
-        )
+    def jobs() -> Iterator[tuple[tuple[CatalogTopic, CleanPlan, int], Job[Cleaned]]]:
+        for topic, plan in plans:
+            target_bytes = targets[topic.name]
+            job: Job[Cleaned] = partial(
+                _clean_partition, topic=topic, plan=plan, now=now, target_bytes=target_bytes, memory=options.memory
+            )
+            yield (topic, plan, time_of_upload(connection.runtime, connection.chains, plan.tp)), job
 
-    def time_of_start(plan: CleanPlan) -> int:
-        return time_of_upload(connection.runtime, connection.chains, plan.tp)
-
-    jobs = (((topic, plan, time_of_start(plan)), job(topic, plan)) for topic, plan in plans)
     results: dict[TopicPartition, list[CleanResult]] = {}
     replacements = Replacements.of(connection)
-    for (topic, plan, started_at), upload in engine.run(jobs):
+    for (topic, plan, started_at), upload in engine.run(jobs()):
         try:
-            result = (
-                CleanResult(plan)
-                if options.dry_run
-                else _replace_cleaned(topic, plan, started_at, upload, replacements)
-            )
+            if options.dry_run:
+                result = CleanResult(plan)
+            else:
+                result = _replace_cleaned(topic, plan, started_at, upload, replacements)
         except PARTIAL as error:
             failures.clean(plan.tp, error)
             continue
         results.setdefault(plan.tp, []).append(result)
-        without_effect = plan.past_hw and not (options.dry_run or result.conflict or result.done.changed)
-        if options.known_clean is not None and without_effect:
+        had_no_effect = not (options.dry_run or result.conflict or result.cleaned.changed)
+        if plan.past_hw and had_no_effect and options.known_clean is not None:
             options.known_clean.add(plan)
     return results
 

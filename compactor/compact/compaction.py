@@ -224,7 +224,7 @@ class _Compaction:
 
         def choose(others: frozenset[TopicPartition]) -> Collection[TopicPartition]:
             nonlocal held_count
-            held_count = sum(item.tp in others for item in planned)
+            held_count = sum(partition.tp in others for partition in planned)
             return self._options.choose(planned, others)
 
         connection = self._connection
@@ -318,6 +318,7 @@ class _Compaction:
 
 
 def _log_report(report: CompactionReport, failure_count: int) -> None:
+    """Log what a compaction did, with the number of topics and partitions that failed."""
     counts = {
         "cleans": report.cleans,
         "superseded": report.superseded,
@@ -352,11 +353,12 @@ def _logs(
     """
     new_starts: dict[TopicPartition, int] = {}
     if retained is not None and retained.dry_run:  # Else the logs of the view have the new starts.
-        new_starts = {item.tp: item.new_log_start for item in retained.partitions}
+        new_starts = {retention.tp: retention.new_log_start for retention in retained.partitions}
     logs: list[TopicLog] = []
     for topic in scope.topics:
         for tp in _partitions(topic):
-            log, state = scope.view.log(tp), scope.view.states[chain_of_partition(tp, scope.view.chains)]
+            log = scope.view.log(tp)
+            state = scope.view.states[chain_of_partition(tp, scope.view.chains)]
             if log is None or state.is_closed(topic) or (selected is not None and tp not in selected):
                 continue
             logs.append((topic, tp, with_log_start(log, new_starts[tp]) if tp in new_starts else log))
@@ -376,21 +378,22 @@ def _unchanged_result(tp: TopicPartition, partition: Partition) -> PartitionComp
 
 def _with_cleans(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> PartitionCompaction:
     """The result with the cleans of the partition."""
-    for item in cleans:
-        added_batches = item.done.added
-        removed_batches = item.plan.removed if item.done.changed else ()
-        sizes = [sum(batch.size for batch in batches) for batches in (added_batches, removed_batches)]
+    for clean_result in cleans:
+        plan, cleaned = clean_result.plan, clean_result.cleaned
+        removed_batches = plan.removed if cleaned.changed else ()
+        added_bytes = sum(batch.size for batch in cleaned.added)
+        removed_bytes = sum(batch.size for batch in removed_batches)
         result = replace(
             result,
-            segments_after=result.segments_after + len(added_batches) - len(removed_batches),
-            bytes_after=result.bytes_after + sizes[0] - sizes[1],
-            aborted=result.aborted + (item.plan.aborted if item.done.changed else 0),
-            bytes_read=result.bytes_read + item.plan.removed_bytes,
-            dirty_ratio=max(result.dirty_ratio, item.plan.dirty_ratio),
-            conflicts=result.conflicts + item.conflict,
-            cleans=result.cleans + (not item.conflict),
-            superseded=result.superseded + item.done.superseded + item.done.keyless,
-            tombstones=result.tombstones + item.done.tombstones,
+            segments_after=result.segments_after + len(cleaned.added) - len(removed_batches),
+            bytes_after=result.bytes_after + added_bytes - removed_bytes,
+            aborted=result.aborted + (plan.aborted if cleaned.changed else 0),
+            bytes_read=result.bytes_read + plan.removed_bytes,
+            dirty_ratio=max(result.dirty_ratio, plan.dirty_ratio),
+            conflicts=result.conflicts + clean_result.conflict,
+            cleans=result.cleans + (not clean_result.conflict),
+            superseded=result.superseded + cleaned.superseded + cleaned.keyless,
+            tombstones=result.tombstones + cleaned.tombstones,
         )
     return result
 

@@ -106,13 +106,15 @@ class CompactionLease:
     def _current_leases(self) -> tuple[int, frozenset[TopicPartition]]:
         """The largest number of a lease, and the partitions of those that are not over. Deletes the others."""
         objects_by_key = {
-            item.key: item
-            for item in self._objects.list(self._keys.leases)
-            if 0 < (lease_number(item.key) or 0) < _NUMBER_LIMIT
+            info.key: info
+            for info in self._objects.list(self._keys.leases)
+            if 0 < (lease_number(info.key) or 0) < _NUMBER_LIMIT
         }
         if not objects_by_key:
             return 0, frozenset()
-        now_ms, expired_keys, held_partitions = self._objects.now_ms(), [], set[TopicPartition]()
+        now_ms = self._objects.now_ms()
+        expired_keys = []
+        held_partitions = set[TopicPartition]()
         for lease, key in self._read_leases(objects_by_key):
             # One from the future was written before the clock of the storage was set back: its age is unknown.
             if abs(now_ms - objects_by_key[key].modified_ms) > lease.duration_ms:

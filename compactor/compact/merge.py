@@ -67,17 +67,17 @@ def merge(
         NoSpaceError: There is no space left for the temporary file.
     """
     merges = [_Merge(plan) for plan in plans]
-    merges_with_rows = [each for each in merges if each.plan.sources]
+    merges_with_rows = [merge for merge in merges if merge.plan.sources]
     if merges_with_rows:
         tp, config = merges_with_rows[0].plan.tp, topic_writer(topic).config
         encoded = _encode(objects, pool, topic, merges_with_rows, memory, check)
         key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
         objects.put(key, encoded.data)
         segment, first_row = encoded.segment(key, explicit_offsets=True), 0
-        for each in merges_with_rows:
-            each.place(segment, first_row)
-            first_row += each.order.rows
-    return [each.merged for each in merges]
+        for merge in merges_with_rows:
+            merge.place(segment, first_row)
+            first_row += merge.order.rows
+    return [merge.merged for merge in merges]
 
 
 def replacement(plan: MergePlan, merged: Merged, uploaded_at: int) -> ReplaceSegments:
@@ -107,7 +107,7 @@ class _Merge:
         self._newest.append(int(times.max()))
 
     def place(self, segment: Segment, first_row: int) -> None:
-        """Note where its rows begin in the segment."""
+        """Describe the merged batch, whose rows begin at ``first_row`` of the segment, and its sums."""
         batch = Batch(
             base_offset=self.plan.base_offset,
             limit=self.plan.limit,
@@ -133,7 +133,7 @@ def _encode(
     config = topic_writer(topic).config
     layout = Layout.MERGED if len(merges) == 1 else Layout.MERGED_SHARED
     columns = Columns.of_segments(topic, layout, conserves=True)
-    sources = [source for each in merges for source in each.plan.sources]
+    sources = [source for merge in merges for source in merge.plan.sources]
     fmt, compression = config.segment_format, topic_writer(topic).compression
     hashes = _Hashes(pool, memory)
     number = 0  # Of the plan of the next row.
@@ -150,18 +150,18 @@ def _encode(
             parts: list[tuple[_Merge, slice]] = []
             start = 0
             while start < table.num_rows:
-                each = merges[number]
-                rows = slice(start, min(table.num_rows, start + each.order.missing_rows))
-                each.add(offsets[rows], times[rows])
-                parts.append((each, rows))
-                number, start = number + (not each.order.missing_rows), rows.stop
+                merge = merges[number]
+                rows = slice(start, min(table.num_rows, start + merge.order.missing_rows))
+                merge.add(offsets[rows], times[rows])
+                parts.append((merge, rows))
+                number, start = number + (not merge.order.missing_rows), rows.stop
             hashes.add(table, parts)
-            ends = [rows.stop for each, rows in parts if not each.order.missing_rows and each is not merges[-1]]
+            ends = [rows.stop for merge, rows in parts if not merge.order.missing_rows and merge is not merges[-1]]
             writing.run(partial(_append, writer, table, ends), table.nbytes)
             del table, offsets, times  # Else they are in memory while the next rows are decoded.
         writing.wait()
-        for each in merges:
-            each.order.end()
+        for merge in merges:
+            merge.order.end()
         hashes.collect()
         return writer.finish()
 
@@ -194,5 +194,5 @@ class _Hashes:
         task, self._task = self._task, None
         if task is not None:
             hashes, sizes = task.result()
-            for each, rows in self._parts:
-                each.sums += total_sums(hashes[rows], sizes[rows])
+            for merge, rows in self._parts:
+                merge.sums += total_sums(hashes[rows], sizes[rows])

@@ -100,7 +100,8 @@ def _runs(partition: Partition, log: LogOfMerges, target_bytes: int, config: Top
 
 def _without_dominant(run: list[Batch], log: LogOfMerges) -> list[Batch]:
     """The run without leading segments that are much larger than all segments after them together."""
-    first_merged, remaining = 0, sum(batch.size for batch in run if not log.is_aborted(batch))
+    first_merged = 0
+    remaining = sum(batch.size for batch in run if not log.is_aborted(batch))
     for number, batch in enumerate(run):
         if log.is_aborted(batch):
             continue

@@ -19,7 +19,7 @@ Choose = Callable[[Sequence[PartitionCompaction], Collection[TopicPartition]], C
 
 def all_free(planned: Sequence[PartitionCompaction], held: Collection[TopicPartition]) -> list[TopicPartition]:
     """All partitions that are due and that no other compactor works on."""
-    return [item.tp for item in planned if item.tp not in held]
+    return [partition.tp for partition in planned if partition.tp not in held]
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,19 +117,19 @@ class Replacements:
             erases: They are of an erasure, which needs its own right.
 
         Returns:
-            Why the partitions were refused that were. A :class:`CompactionConflictError`: another process has replaced
-            or deleted batches, or altered the topic or begun to delete it, since the plan was made.
+            The error of each partition that was refused. A :class:`CompactionConflictError`: another process has
+            replaced or deleted batches, or altered the topic or begun to delete it, since the plan was made.
         """
         runs: dict[TopicPartition, list[ReplaceSegments]] = {}
         for command in commands:
             revision = self._own_revisions.get(command.tp, command.revision)
             command = replace(command, revision=revision, topic_id=topic.topic_id, topic_version=topic.version)
             runs.setdefault(command.tp, []).append(command)
-        combined: list[Command] = (
-            [EraseRecords(tuple(run)) for run in runs.values()]
-            if erases
-            else [run[0] if len(run) == 1 else ReplaceRuns(tuple(run)) for run in runs.values()]
-        )
+        combined: list[Command]
+        if erases:
+            combined = [EraseRecords(tuple(run)) for run in runs.values()]
+        else:
+            combined = [run[0] if len(run) == 1 else ReplaceRuns(tuple(run)) for run in runs.values()]
         refused: dict[TopicPartition, TxnStoreError] = {}
         for tp, answer in zip(runs, self._submit_all(combined), strict=True):
             if isinstance(answer, UnknownTopicOrPartitionError):  # The chain has closed it, and takes no newer copy.

@@ -66,37 +66,37 @@ class CompactionReport:
     @property
     def merges(self) -> int:
         """The number of merged segments."""
-        return sum(item.merges for item in self.partitions)
+        return sum(partition.merges for partition in self.partitions)
 
     @property
     def records(self) -> int:
         """The number of records in the merged segments."""
-        return sum(item.records for item in self.partitions)
+        return sum(partition.records for partition in self.partitions)
 
     @property
     def segments_before(self) -> int:
         """The number of segments of the listed partitions before the compaction."""
-        return sum(item.segments_before for item in self.partitions)
+        return sum(partition.segments_before for partition in self.partitions)
 
     @property
     def segments_after(self) -> int:
         """The number of segments of the listed partitions after the compaction."""
-        return sum(item.segments_after for item in self.partitions)
+        return sum(partition.segments_after for partition in self.partitions)
 
     @property
     def bytes_before(self) -> int:
         """The size of the segments of the listed partitions before the compaction."""
-        return sum(item.bytes_before for item in self.partitions)
+        return sum(partition.bytes_before for partition in self.partitions)
 
     @property
     def bytes_after(self) -> int:
         """The size of the segments after the compaction. Replaced objects exist until a vacuum deletes them."""
-        return sum(item.bytes_after for item in self.partitions)
+        return sum(partition.bytes_after for partition in self.partitions)
 
     @property
     def aborted(self) -> int:
         """The number of aborted batches that were dropped."""
-        return sum(item.aborted for item in self.partitions)
+        return sum(partition.aborted for partition in self.partitions)
 
     @property
     def deleted_records(self) -> int:
@@ -111,22 +111,22 @@ class CompactionReport:
     @property
     def conflicts(self) -> int:
         """The replacements without effect, because a source had been replaced or deleted concurrently."""
-        return sum(item.conflicts for item in self.partitions)
+        return sum(partition.conflicts for partition in self.partitions)
 
     @property
     def cleans(self) -> int:
         """The number of cleans by key."""
-        return sum(item.cleans for item in self.partitions)
+        return sum(partition.cleans for partition in self.partitions)
 
     @property
     def superseded(self) -> int:
         """The records that cleans removed because their key has a newer one, or because they have no key."""
-        return sum(item.superseded for item in self.partitions)
+        return sum(partition.superseded for partition in self.partitions)
 
     @property
     def tombstones(self) -> int:
         """The tombstones that cleans removed after ``delete.retention.ms``."""
-        return sum(item.tombstones for item in self.partitions)
+        return sum(partition.tombstones for partition in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Round:
     @property
     def worked(self) -> bool:
         """Whether anything was compacted or deleted."""
-        changed = any(item.cleans or item.merges or item.aborted for item in self.report.partitions)
+        changed = any(partition.cleans or partition.merges or partition.aborted for partition in self.report.partitions)
         return changed or bool(self.report.retained.partitions)
 
     @property
@@ -123,10 +123,14 @@ class Rounds:
 
         Cleans come first, in the order in which :func:`txnstore.compactor.compact.cleaning.clean` does them (CMP-20).
         """
-        free = [item for item in planned if item.tp not in held]
+        free = [partition for partition in planned if partition.tp not in held]
         self._due, self._held = len(planned), len(planned) - len(free)
         free.sort(
-            key=lambda item: (item.tp in self._failed, -item.dirty_ratio, item.segments_after - item.segments_before),
+            key=lambda partition: (
+                partition.tp in self._failed,
+                -partition.dirty_ratio,
+                partition.segments_after - partition.segments_before,
+            ),
         )
         self._chosen_partitions = _first_within_budget(free, self._max_bytes)
         return self._chosen_partitions
@@ -139,9 +143,9 @@ def _first_within_budget(free: list[PartitionCompaction], max_bytes: int | None)
     """
     chosen_partitions: list[TopicPartition] = []
     size = 0
-    for item in free[:_MAX_PARTITIONS]:
-        size += item.bytes_read
+    for partition in free[:_MAX_PARTITIONS]:
+        size += partition.bytes_read
         if chosen_partitions and max_bytes is not None and size > max_bytes:
             break
-        chosen_partitions.append(item.tp)
+        chosen_partitions.append(partition.tp)
     return chosen_partitions

@@ -131,24 +131,22 @@ def _merge_numbers(tails: Iterable[list[Batch]], chosen_objects: set[str]) -> di
 def _decided_tail(log: Partition) -> list[Batch]:
     """The last decided batches of a log, oldest first."""
     tail: list[Batch] = []
-    small = merged = others = 0
-    last_stable = log.last_stable_offset
+    inlined_count = merged_count = other_count = 0
     for batch in reversed(log.batches):
-        segment = batch.segment
-        if segment.inlined:
-            small += 1
+        if batch.segment.inlined:
+            inlined_count += 1
         elif batch.layout is not Layout.APPENDED:
-            merged += 1
+            merged_count += 1
         else:
-            others += 1
+            other_count += 1
         if (
-            small > _SMALL_BATCHES
-            or merged > _MERGED_BATCHES
-            or others > _OTHER_BATCHES
+            inlined_count > _SMALL_BATCHES
+            or merged_count > _MERGED_BATCHES
+            or other_count > _OTHER_BATCHES
             or batch.base_offset < log.log_start
         ):
             break
-        if batch.limit <= last_stable:
+        if batch.limit <= log.last_stable_offset:
             tail.append(batch)
     tail.reverse()
     return tail
@@ -168,16 +166,17 @@ def _objects_to_merge(
     for tp, tail in tails.items():
         for batch in tail:
             key = batch.segment.object
-            if config.has_table and batch.alone:
-                continue  # The table of the topic uses it where it is.
-            if _is_merged(batch) and key not in damaged:
-                group_key = (tp, periods(batch, config, logs[tp].clean_until)) if batch.alone else None
-                groups.setdefault(group_key, set()).add(key)
-                if key not in newest or batch.appended_at > newest[key][0]:
-                    newest[key] = batch.appended_at, batch.segment
+            is_used_by_table = config.has_table and batch.alone  # It is used where it is.
+            if is_used_by_table or not _is_merged(batch) or key in damaged:
+                continue
+            group_key = (tp, periods(batch, config, logs[tp].clean_until)) if batch.alone else None
+            groups.setdefault(group_key, set()).add(key)
+            if key not in newest or batch.appended_at > newest[key][0]:
+                newest[key] = batch.appended_at, batch.segment
     for group in groups.values():
-        keys = sorted(groups[None] | group, key=lambda key: (newest[key][0], key), reverse=True)
-        if segments := _segments_to_merge([newest[key][1] for key in keys]):
+        newest_first = sorted(groups[None] | group, key=lambda key: (newest[key][0], key), reverse=True)
+        segments = _segments_to_merge([newest[key][1] for key in newest_first])
+        if segments:
             return {segment.object for segment in segments}
     return set()
 
@@ -204,7 +203,7 @@ def _segments_to_merge(newest_first: Sequence[Segment]) -> list[Segment]:
             if segment_level > level:
                 continue
             if size + segment.size > _MAX_SOURCES_BYTES:
-                rows = [each.rows for each in run]
+                rows = [chosen.rows for chosen in run]
                 if count >= _FAN or sum(rows) >= 2 * max(rows):  # Else the same rows would be written each time.
                     return run
                 break

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from txnstore.chain import keys
 from txnstore.chain.boundary import BoundaryDocument
-from txnstore.chain.chains import read_if_there
+from txnstore.chain.chains import entry_numbers, read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import KEPT_CHECKPOINTS, Saved, edge_of
 from txnstore.chain.checkpoints.index import FAN, Edge, KnownEdges
@@ -63,12 +63,15 @@ class Survey:
     def sound(self) -> bool:
         """Whether a process that opens the store can read everything that it needs."""
         needed = [*self.saved.values(), *self.boundaries.values()]
-        return not self.damage and all(each is not None for each in needed)
+        return not self.damage and all(document is not None for document in needed)
 
     def boundary_at(self, sequence: int) -> int:
         """The number of the last sound boundary that is not after an entry."""
         boundaries = self.boundaries.items()
-        return max((number for number, each in boundaries if each is not None and each.sequence <= sequence), default=0)
+        return max(
+            (number for number, boundary in boundaries if boundary is not None and boundary.sequence <= sequence),
+            default=0,
+        )
 
 
 class Rebuilt(NamedTuple):
@@ -97,7 +100,7 @@ class ChainRepairs:
         """Look at the hint and the boundaries, and read the checkpoints since the last boundary."""
         # The hint first: it is written after the objects that it names.
         hint = read_if_there(self._objects, keys.latest(self._chain))
-        listed_keys = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
+        listed_keys = {info.key for info in self._objects.list(self._names.checkpoints(self._chain))}
         checkpoints = {sequence for key in listed_keys if (sequence := keys.checkpoint_sequence(key)) is not None}
         saved, newest_sound = self._read_newest_checkpoints(checkpoints, listed_keys)
 
@@ -147,7 +150,7 @@ class ChainRepairs:
             damage=damage,
             saved=dict(sorted(saved.items())),
             checkpoints=frozenset(checkpoints),
-            index={key: each[1] for key in sorted(listed_keys) if (each := keys.index_range(key)) is not None},
+            index={key: entries[1] for key in sorted(listed_keys) if (entries := keys.index_range(key)) is not None},
             boundaries=boundaries,
             conflict=conflict,
             begins=begins,
@@ -305,9 +308,7 @@ class ChainRepairs:
 
     def _later_entries(self) -> list[int]:
         """The numbers of the existing entries after the newest known state."""
-        last_known = self._names.entry(self._chain, self.state.sequence)
-        entries = self._objects.list(self._names.entries(self._chain), last_known)
-        return [sequence for item in entries if (sequence := keys.entry_sequence(item.key)) is not None]
+        return list(entry_numbers(self._objects, self._names, self._chain, self.state.sequence))
 
     def _entry_loss(self, first: int, later_sequences: list[int], error: str) -> Loss:
         """Describe the loss of entry ``first``, which is missing, or damaged as ``error`` says.
@@ -349,7 +350,8 @@ class ChainRepairs:
     ) -> Iterator[Repair | Loss]:
         """Yield damaged checkpoints to write again or to delete, and the losses that they show."""
         for number in sorted(damaged):
-            key, exists = self._names.checkpoint_state(self._chain, number), number in survey.checkpoints
+            key = self._names.checkpoint_state(self._chain, number)
+            exists = number in survey.checkpoints
             damage = "it cannot be read: it or its index is missing or altered" if exists else "it is missing"
             if number in rebuilt:
                 action = f"written again from the entries up to {number}"
@@ -382,17 +384,13 @@ class ChainRepairs:
         """Yield the hint to write again, to the newest usable checkpoint, or to delete."""
         key = keys.latest(self._chain)
         usable = {number: saved.state for number, saved in survey.saved.items() if saved is not None}
-        usable |= {number: each.state for number, each in rebuilt.items()}
+        usable |= {number: refolded.state for number, refolded in rebuilt.items()}
         newest = max([base, *usable.values()], key=lambda state: state.sequence)
         target_sequence = newest.sequence
-        is_stale = (
-            survey.hinted is not None and max(rebuilt, default=0) > survey.hinted
-        )  # Entries before it may be lost.
-        if (
-            not survey.damage
-            and not is_stale
-            and (survey.hinted in usable or (survey.hinted is None and not target_sequence))
-        ):
+        # Entries before the rebuilt checkpoint may be lost.
+        is_stale = survey.hinted is not None and max(rebuilt, default=0) > survey.hinted
+        is_usable = survey.hinted in usable or (survey.hinted is None and not target_sequence)
+        if is_usable and not is_stale and not survey.damage:
             return
         damage = survey.damage or f"it names the checkpoint of entry {survey.hinted}, which is of no use"
 

@@ -76,16 +76,16 @@ def contents_of(connection: Connection, store_id: str, chains: int | None = None
     """
     names = Keys(store_id)
     items = connection.objects.list(names.chains)
-    numbers = {number for item in items if (number := keys.chain_number(item.key)) is not None}
-    saved = {sequence for item in items if (sequence := keys.checkpoint_sequence(item.key)) is not None}
+    numbers = {number for info in items if (number := keys.chain_number(info.key)) is not None}
+    saved = {sequence for info in items if (sequence := keys.checkpoint_sequence(info.key)) is not None}
     view, damage = _read_view(connection, names, chains if chains is not None else max(numbers, default=0) + 1)
     return StoreContents(
         store_id=store_id,
         chains=len(numbers),
         objects=len(items),
-        entries=sum(keys.entry_sequence(item.key) is not None for item in items),
+        entries=sum(keys.entry_sequence(info.key) is not None for info in items),
         checkpoints=tuple(sorted(saved)),
-        newest_ms=max((item.modified_ms for item in items), default=0),
+        newest_ms=max((info.modified_ms for info in items), default=0),
         topics=_records_by_topic(view) if view is not None else None,
         damage=damage,
         total_chains=chains,

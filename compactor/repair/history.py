@@ -10,14 +10,12 @@ from concurrent.futures import Executor
 
 from txnstore.chain import keys
 from txnstore.chain.boundary import NO_BOUNDARY, BoundaryDocument
-from txnstore.chain.chains import read_if_there
+from txnstore.chain.chains import entry_numbers, read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import encode
 from txnstore.chain.keys import Keys
 from txnstore.compactor.repair.plan import Loss, Repair
 from txnstore.storage.base import ObjectStore
-
-_PAGE = 10_000
 
 
 def missing_entries(
@@ -32,16 +30,11 @@ def missing_entries(
         first: The entry of the last boundary.
         last_entry: The newest entry that is known to have existed.
     """
-    newest, last_key = first, names.entry(chain, first)
-    while page := objects.list(names.entries(chain), last_key, _PAGE):
-        for number in (keys.entry_sequence(item.key) for item in page):
-            if number is not None:
-                if number > newest + 1 and read_if_there(objects, names.entry(chain, number - 1)) is None:
-                    yield newest + 1, number - 1
-                newest = number
-        if len(page) < _PAGE:
-            break
-        last_key = page[-1].key
+    newest = first
+    for number in entry_numbers(objects, names, chain, first):
+        if number > newest + 1 and read_if_there(objects, names.entry(chain, number - 1)) is None:
+            yield newest + 1, number - 1
+        newest = number
     if newest < last_entry:
         yield newest + 1, last_entry
 
@@ -49,20 +42,22 @@ def missing_entries(
 def boundary_repairs(
     objects: ObjectStore, pool: Executor, names: Keys, chain: int, boundaries: Mapping[int, BoundaryDocument | None]
 ) -> Iterator[Repair | Loss]:
-    """Yield lost boundaries to write again: each like the one after it, the last one from the entries that are left.
+    """Plan the repair of lost boundaries: each becomes like the one after it, the last one follows from the entries.
 
-    ``boundaries``: what :func:`read_boundaries` has returned.
+    Args:
+        boundaries: What :func:`read_boundaries` has returned: None for a lost one.
     """
+    damage = "it is missing or damaged: a process that has slept would not notice that entries were deleted"
     next_boundary: BoundaryDocument | None = None
     for number in sorted(boundaries, reverse=True):
-        document, key = boundaries[number], names.boundary(chain, number)
-        if document is not None:
-            next_boundary = document
+        boundary = boundaries[number]
+        if boundary is not None:
+            next_boundary = boundary
             continue
+        key = names.boundary(chain, number)
         if next_boundary is None:
-            sound = [each.sequence for each in boundaries.values() if each is not None]
-            next_boundary = _boundary_after_gaps(objects, pool, names, chain, max(sound, default=0))
-        damage = "it is missing or damaged: a process that has slept would not notice that entries were deleted"
+            last_known = max((known.sequence for known in boundaries.values() if known is not None), default=0)
+            next_boundary = _boundary_after_gaps(objects, pool, names, chain, last_known)
         if next_boundary is None:
             consequence = "no checkpoint can be read that the remaining entries follow"
             yield Loss(key, damage, consequence, blocks=False)
@@ -75,18 +70,14 @@ def _boundary_after_gaps(
     objects: ObjectStore, pool: Executor, names: Keys, chain: int, last_known: int
 ) -> BoundaryDocument | None:
     """Return a boundary at the first readable checkpoint after which no entry is missing; None if there is none."""
-    last_entry, complete_from = last_known, last_known
-    last_key = names.entry(chain, last_known)
-    while page := objects.list(names.entries(chain), last_key, _PAGE):
-        for item in page:
-            number = keys.entry_sequence(item.key)
-            if number is not None and number != last_entry + 1:
-                complete_from = number - 1
-            last_entry = number if number is not None else last_entry
-        last_key = page[-1].key
+    last_entry = complete_from = last_known
+    for number in entry_numbers(objects, names, chain, last_known):
+        if number != last_entry + 1:
+            complete_from = number - 1
+        last_entry = number
     if complete_from == 0:
         return NO_BOUNDARY
-    checkpoints = {keys.checkpoint_sequence(item.key): item for item in objects.list(names.checkpoints(chain))}
+    checkpoints = {keys.checkpoint_sequence(listed.key): listed for listed in objects.list(names.checkpoints(chain))}
     for number in sorted(number for number in checkpoints if number is not None and number >= complete_from):
         requested = checkpoint.request(objects, pool, names, chain, number)
         saved = checkpoint.receive(names, chain, number, requested)

@@ -95,7 +95,7 @@ def identify(connection: Connection, chains: int | None, chosen_id: str | None) 
         option = f"give it with --chains ({min_chains} at least)"
         consequence = f"no checkpoint shows how many chains the store has: {option}, or {_ELSEWHERE}"
         contents = contents or _contents_of_stores(connection, ids)
-        choices = tuple(item for item in contents if item.store_id == store_keys.store_id)
+        choices = tuple(store for store in contents if store.store_id == store_keys.store_id)
         return Identified(None, None, Loss(keys.STORE, damage, consequence), contents, choices=choices)
     document = StoreDocument(
         store_id=store_keys.store_id,
@@ -143,7 +143,7 @@ def _identify_named(
         return Identified(
             None, None, Loss(keys.STORE, why, f"the store does not open. {_describe_segments(connection)}")
         )
-    choices = tuple(item for item in contents if item.store_id != document.store_id)
+    choices = tuple(store for store in contents if store.store_id != document.store_id)
     loss = Loss(keys.STORE, why, f"the store does not open. {_describe_choices(choices)}")
     return Identified(None, None, loss, contents, choices=choices)
 
@@ -166,16 +166,16 @@ def _identity_loss(connection: Connection, damage: str, contents: Sequence[Store
 
 def _describe_choices(contents: Sequence[StoreContents]) -> str:
     """Describe the contents of each store, and the command that chooses it."""
-    choices = "; ".join(f"{item} (`{item.command}`)" for item in contents)
-    if all(item.total_chains is not None for item in contents):
+    choices = "; ".join(f"{store} (`{store.command}`)" for store in contents)
+    if all(store.total_chains is not None for store in contents):
         return f"Here is {choices}"
     return f"Here is {choices}. N is the number of chains that the store was created with, which no checkpoint shows"
 
 
 def _describe_segments(connection: Connection) -> str:
     """Describe the objects with records that no chain says are committed."""
-    items = [item for item in connection.objects.list(keys.TOPICS) if keys.has_segments(item.key)]
-    size = sum(item.size for item in items)
+    items = [info for info in connection.objects.list(keys.TOPICS) if keys.has_segments(info.key)]
+    size = sum(info.size for info in items)
     if not items:
         return f"Put {keys.CHAINS} back from a backup"
     return (
@@ -185,7 +185,9 @@ def _describe_segments(connection: Connection) -> str:
 
 
 def _contents_of_stores(connection: Connection, ids: Sequence[str]) -> tuple[StoreContents, ...]:
-    return tuple(contents_of(connection, each, _chain_count_in_checkpoint(connection, Keys(each))) for each in ids)
+    return tuple(
+        contents_of(connection, store_id, _chain_count_in_checkpoint(connection, Keys(store_id))) for store_id in ids
+    )
 
 
 def misplaced(state: State) -> str | None:
@@ -210,7 +212,7 @@ def _chain_count_in_checkpoint(connection: Connection, store_keys: Keys) -> int 
 
 def _last_chain(connection: Connection, store_keys: Keys) -> int:
     """Return the greatest number of a chain that has objects."""
-    numbers = {keys.chain_number(item.key) for item in connection.objects.list(store_keys.chains)}
+    numbers = {keys.chain_number(info.key) for info in connection.objects.list(store_keys.chains)}
     return max((number for number in numbers if number is not None), default=0)
 
 

@@ -65,4 +65,4 @@ class RepairPlan:
     @property
     def opens(self) -> bool:
         """Whether the store can be opened, after the repairs."""
-        return not any(item.blocks for item in self.lost)
+        return not any(loss.blocks for loss in self.lost)

@@ -35,7 +35,7 @@ class PlannedObjects:
         # So many more that enough are left without those that will be deleted or are written again.
         enough = None if limit is None else limit + len(self._writes)
         items = {
-            item.key: item for item in self.inner.list(prefix, start_after, enough) if item.key not in self._writes
+            info.key: info for info in self.inner.list(prefix, start_after, enough) if info.key not in self._writes
         }
         written_keys = {key for key, data in self._writes.items() if data is not None}
         items |= {key: self.stat(key) for key in written_keys if key.startswith(prefix) and key > start_after}

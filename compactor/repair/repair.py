@@ -71,7 +71,7 @@ def plan_repairs(
     if document is None:
         assert identified.loss is not None
         return RepairPlan(lost=(identified.loss,), stores=stores)
-    foreign = tuple(item.store_id for item in stores if item.store_id != document.store_id)
+    foreign = tuple(contents.store_id for contents in stores if contents.store_id != document.store_id)
     # 2. A survey of each chain. Of a sound store, only lost objects are looked for.
     chain_repairs = _repairs_by_chain(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
@@ -81,13 +81,14 @@ def plan_repairs(
         plan = RepairPlan(lost=missing_heads + _lost_segments_of_open_store(connection), stores=stores, foreign=foreign)
         return _with_remaining_damage(connection, plan, deep=deep)
     # 3. What the entries and checkpoints of each chain rebuild, and what they lack.
-    items = [item for chain, survey in zip(chain_repairs, surveys, strict=True) for item in chain.plan(survey)]
+    items = [step for chain, survey in zip(chain_repairs, surveys, strict=True) for step in chain.plan(survey)]
     if repair is not None:
         _check_chain_count(chain_repairs)
         items.insert(0, repair)
-    repairs = tuple(item for item in items if isinstance(item, Repair))
-    losses = tuple(item for item in items if isinstance(item, Loss))
-    names, states = Keys(document.store_id), [chain.state for chain in chain_repairs]
+    repairs = tuple(step for step in items if isinstance(step, Repair))
+    losses = tuple(step for step in items if isinstance(step, Loss))
+    names = Keys(document.store_id)
+    states = [chain.state for chain in chain_repairs]
     losses += _missing_heads(connection, names, states)
     losses += lost_segments(connection.objects, names, states)
     for state in states if repairs else ():
@@ -111,16 +112,21 @@ def repair(connection: Connection, plan: RepairPlan) -> None:
     check_writable(connection.read_only, connection.url, "nothing in it can be repaired")
     _check_rights(connection)
     probe_once(connection.objects, connection.runtime.new_id)
-    for item in plan.repairs:
-        for key, data in item.writes:
-            if data is None:
-                connection.objects.delete([key])
-            elif not item.create:
-                connection.objects.put(key, data)
-            elif Claim(key, data).resolve(connection.objects, connection.runtime.backoff) != data:
-                msg = f"{key} was created by another process meanwhile: look at the plan again"
-                raise CorruptionError(msg)
-        _LOG.warning("repaired", extra={"key": item.key, "error": item.damage})
+    for planned in plan.repairs:
+        for key, data in planned.writes:
+            _write(connection, key, data, create=planned.create)
+        _LOG.warning("repaired", extra={"key": planned.key, "error": planned.damage})
+
+
+def _write(connection: Connection, key: str, data: bytes | None, *, create: bool) -> None:
+    """Put an object, or delete it if it has no data; ``create``: only if no other process has created it."""
+    if data is None:
+        connection.objects.delete([key])
+    elif not create:
+        connection.objects.put(key, data)
+    elif Claim(key, data).resolve(connection.objects, connection.runtime.backoff) != data:
+        msg = f"{key} was created by another process meanwhile: look at the plan again"
+        raise CorruptionError(msg)
 
 
 def _check_rights(connection: Connection) -> None:
@@ -158,8 +164,8 @@ def _opens_without_gap(connection: Connection) -> bool:
     chain_keys = connection.keys
     for state in connection.view().states:
         head = chain_keys.entry(state.chain, state.sequence)
-        for item in connection.objects.list(chain_keys.entries(state.chain), head, limit=1):  # At most one.
-            sequence = keys.entry_sequence(item.key)
+        for info in connection.objects.list(chain_keys.entries(state.chain), head, limit=1):  # At most one.
+            sequence = keys.entry_sequence(info.key)
             # The next entry is no gap: a writer has committed it since the open.
             if sequence is not None and sequence > state.sequence + 1:
                 return False
@@ -168,7 +174,7 @@ def _opens_without_gap(connection: Connection) -> bool:
 
 def _try_plan(connection: Connection, names: Keys, plan: RepairPlan, *, deep: bool) -> RepairPlan:
     """Return the plan, with one more loss if the store would not open after its repairs."""
-    writes = [write for item in plan.repairs for write in item.writes]
+    writes = [write for repair in plan.repairs for write in repair.writes]
     with Connection(PlannedObjects(connection.objects, writes), read_only=True, runtime=connection.runtime) as repaired:
         damage = _corruption_on_open(repaired)
         if damage is None:
@@ -188,25 +194,31 @@ def _without_writes(plan: RepairPlan, document: Repair, chains: int) -> RepairPl
 
 def _with_remaining_damage(repaired: Connection, plan: RepairPlan, *, deep: bool) -> RepairPlan:
     """Return the plan with the damage that the store would still have after the repairs."""
-    known_keys = {item.key for item in plan.lost}
+    known_keys = {loss.key for loss in plan.lost}
     if not deep:
         history_losses = [
-            item
+            loss
             for state in repaired.view().states
-            for item in _missing_history(repaired, state)
-            if item.key not in known_keys
+            for loss in _missing_history(repaired, state)
+            if loss.key not in known_keys
         ]
         return replace(plan, past=tuple(history_losses))
-    violations = [item for item in verify(repaired, deep=True).violations if _object_of(item.subject) not in known_keys]
+    violations = [
+        violation
+        for violation in verify(repaired, deep=True).violations
+        if _object_of(violation.subject) not in known_keys
+    ]
     segments = {
-        item.subject: item.message
-        for item in violations
-        if keys.has_segments(_object_of(item.subject)) or "#" in item.subject
+        violation.subject: violation.message
+        for violation in violations
+        if keys.has_segments(_object_of(violation.subject)) or "#" in violation.subject
     }
     lost = altered_segments(repaired.view().states, segments)
-    known_keys |= {item.key for item in lost}
+    known_keys |= {loss.key for loss in lost}
     others = {
-        _object_of(item.subject): item.message for item in violations if _object_of(item.subject) not in known_keys
+        _object_of(violation.subject): violation.message
+        for violation in violations
+        if _object_of(violation.subject) not in known_keys
     }
     history_losses = [Loss(key, message, _HISTORY_CONSEQUENCE, blocks=False) for key, message in others.items()]
     return replace(plan, lost=plan.lost + lost, past=tuple(history_losses))
@@ -230,7 +242,7 @@ def _missing_heads(connection: Connection, names: Keys, states: Sequence[State])
     losses = []
     for state in states:
         key = names.entry(state.chain, state.sequence)
-        if state.sequence and not any(item.key == key for item in connection.objects.list(key, limit=1)):
+        if state.sequence and not any(info.key == key for info in connection.objects.list(key, limit=1)):
             damage = "it is missing, though it is the newest one that is known, from a checkpoint"
             consequence = (
                 f"the state of chain {state.chain} up to it is sound. Whether entries after it are lost cannot be "

@@ -32,11 +32,11 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
         if prefix not in needed:
             continue
         first_key, last_key = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
-        for item in iterate_objects(objects, prefix, first_key):
-            key = in_use.get(item.key.casefold())
+        for info in iterate_objects(objects, prefix, first_key):
+            key = in_use.get(info.key.casefold())
             if key is not None:
-                sizes[key] = item.size
-            if last_key and item.key >= last_key:
+                sizes[key] = info.size
+            if last_key and info.key >= last_key:
                 break
     lost: dict[str, tuple[str, list[Slice]]] = {}
     for part in _slices_of(states):

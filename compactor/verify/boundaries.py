@@ -22,7 +22,7 @@ def read_boundaries(
     ``hinted``: a number that a hint names, so that this boundary must exist, unless the hint is wrong.
     """
     listed_numbers = {
-        number for item in objects.list(names.boundaries(chain)) if (number := keys.boundary_number(item.key))
+        number for info in objects.list(names.boundaries(chain)) if (number := keys.boundary_number(info.key))
     }
     last_number = max(listed_numbers, default=0)
     last_number = max(last_number, hinted) if hinted <= last_number + _MOST_LOST else last_number
@@ -45,4 +45,8 @@ def boundaries_without_checkpoint(boundaries: Mapping[int, BoundaryDocument | No
 
     ``newest``: the number of the newest checkpoint; 0: there is none, so that nothing tells.
     """
-    return [number for number, each in boundaries.items() if newest and each is not None and each.sequence > newest]
+    return [
+        number
+        for number, boundary in boundaries.items()
+        if newest and boundary is not None and boundary.sequence > newest
+    ]

@@ -161,7 +161,9 @@ class ChainVerifier:
             elif number in wrong_numbers:
                 self._report("boundary_intact", key, f"no checkpoint is as new as its entry {document.sequence}")
         sound_entries = [
-            each.sequence for number, each in boundaries.items() if each is not None and number not in wrong_numbers
+            boundary.sequence
+            for number, boundary in boundaries.items()
+            if boundary is not None and number not in wrong_numbers
         ]
         return max(sound_entries, default=0)
 
@@ -193,7 +195,7 @@ class ChainVerifier:
     def _list_checkpoints(self) -> set[int]:
         """Return the checkpoints that have a ``state.json``, and remember the index files."""
         hint = self._hint.sequence
-        listed_keys = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
+        listed_keys = [info.key for info in self._objects.list(self._keys.checkpoints(self._chain))]
         checkpoints = {sequence for key in listed_keys if (sequence := checkpoint_sequence(key)) is not None}
         self._index_keys = {key for key in listed_keys if index_range(key) is not None}
         # A hint below a checkpoint may come from a writer that was paused until a vacuum had deleted what it names.
@@ -217,7 +219,7 @@ class ChainVerifier:
         return present_entries
 
     def _list_entries(self) -> set[int]:
-        sequences = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))
+        sequences = (entry_sequence(info.key) for info in self._objects.list(self._keys.entries(self._chain)))
         return {sequence for sequence in sequences if sequence is not None}
 
     def _report_missing(self, present: set[int], last: int) -> None:
@@ -350,10 +352,10 @@ class ChainVerifier:
     def _check_state(self, state: State) -> None:
         """Check the invariants of a state, and report a violation that persists only once."""
         self._findings.states += 1
-        for item in check(state):
-            if str(item) not in self._reported_states:
-                self._reported_states.add(str(item))
-                self._report(item.name, f"{self._label}the state after entry {state.sequence}", item.message)
+        for violation in check(state):
+            if str(violation) not in self._reported_states:
+                self._reported_states.add(str(violation))
+                self._report(violation.name, f"{self._label}the state after entry {state.sequence}", violation.message)
 
     def _check_checkpoint(self, sequence: int) -> None:
         """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
@@ -395,7 +397,7 @@ class ChainVerifier:
         if _are_equal(saved, self._state):
             self._state = saved
         else:
-            different = [item.name for item in fields(State) if _has_other_value(saved, self._state, item.name)]
+            different = [field.name for field in fields(State) if _has_other_value(saved, self._state, field.name)]
             message = f"it differs from the state after entry {saved.sequence} in: {', '.join(different)}"
             self._report("checkpoint_equals_fold", key, message)
 
@@ -476,10 +478,8 @@ def sums_violations(
     problem = sums_problem(event.added, event.sums, merge=event.clean_until is None)
     # Of a batch that the log start cuts, only the rest is read.
     if problem is None and not any(batch.base_offset < partition.log_start for batch in read_batches):
-        records, earlier_sums = (
-            sum(batch.records for batch in read_batches),
-            [recorded.get(rows_of(batch)) for batch in read_batches],
-        )
+        records = sum(batch.records for batch in read_batches)
+        earlier_sums = [recorded.get(rows_of(batch)) for batch in read_batches]
         if records != event.sums.read.records:
             problem = f"it read {event.sums.read} from batches of {records} records"
         elif None not in earlier_sums and add_up(filter(None, earlier_sums)) != event.sums.read:
@@ -490,9 +490,9 @@ def sums_violations(
 
 def event_violations(before: State, after: State, entry: str) -> list[Violation]:
     """Return violations of an event of this entry, by the states before and after it."""
-    return [replace(item, subject=entry) for item in check_event(before, after)]
+    return [replace(violation, subject=entry) for violation in check_event(before, after)]
 
 
 def step_violations(before: State, after: State, entry: str) -> list[Violation]:
     """Return violations of the transition that this entry makes between two states."""
-    return [replace(item, subject=entry) for item in check_step(before, after)]
+    return [replace(violation, subject=entry) for violation in check_step(before, after)]

@@ -123,13 +123,13 @@ def rule_reports(counts: Mapping[str, int], violations: Iterable[Violation]) -> 
     Args:
         counts: The number of objects of each kind that were checked.
     """
-    failure_counts = Counter(item.name for item in violations)
+    failure_counts = Counter(violation.name for violation in violations)
     order = list(STORE_INVARIANTS)
     reports = [
         RuleReport(invariant, rule, objects, counts.get(objects, 0), failure_counts[rule])
         for invariant, rule, objects in _all_rules()
     ]
-    return tuple(sorted(reports, key=lambda item: order.index(item.invariant)))
+    return tuple(sorted(reports, key=lambda report: order.index(report.invariant)))
 
 
 def _all_rules() -> Iterator[tuple[str, str, str]]:

@@ -68,7 +68,7 @@ def verify_segments(
             not.
     """
     findings = SegmentFindings()
-    sizes = {**payloads, **{item.key: item.size for item in objects.list(keys.TOPICS)}}
+    sizes = {**payloads, **{info.key: info.size for info in objects.list(keys.TOPICS)}}
     intact_batches = [
         (part, topic, sums.get((part.batch.segment.key, part.rows.start)))
         for state in states
@@ -153,7 +153,8 @@ def _check_listing(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
 
 def damage_of(segment: Segment, sizes: Mapping[str, int]) -> str | None:
     """Describe the damage of a segment that the listed sizes of objects show; None without any."""
-    size, end = sizes.get(segment.object), (segment.first_byte or 0) + segment.size
+    size = sizes.get(segment.object)
+    end = (segment.first_byte or 0) + segment.size
     if size is None:
         return "it is missing"
     if size == segment.size or (segment.is_range and size >= end):
@@ -205,7 +206,7 @@ def _check_content(objects: ObjectStore, parts: Sequence[_Part], columns: Column
         file = _open_hashed(objects, parts[0][0])
         pieces = [(rows, content) for content in contents for rows in pieces_of(content.part, file)]
         check_table_location(parts[0][0].batch, file.columns)
-        names = list(dict.fromkeys(name for each in contents for name in columns.needs(each.part)))
+        names = list(dict.fromkeys(name for content in contents for name in columns.needs(content.part)))
         for number, together in groupby(sorted(pieces, key=_piece_number), _piece_number):
             table = file.read(number, names)
             for rows, content in together:
@@ -236,8 +237,8 @@ def _open_hashed(objects: ObjectStore, part: Slice) -> SegmentFile:
     return file
 
 
-def _piece_number(item: tuple[PieceRows, _Content]) -> int:
-    return item[0].number
+def _piece_number(piece: tuple[PieceRows, _Content]) -> int:
+    return piece[0].number
 
 
 class _Content:

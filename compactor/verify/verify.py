@@ -113,7 +113,7 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
     schema_violations = _verify_schemas(topics.values())
     segments = SegmentFindings()
     if states:
-        sums = {key: item for chain in chains for key, item in chain.sums.items()}
+        sums = {key: chain_sums for chain in chains for key, chain_sums in chain.sums.items()}
         engine = engine if engine is not None else LocalEngine(connection)
         payloads = {key: size for chain in chains for key, size in chain.payloads.items()}
         segments = verify_segments(connection.objects, states, topics, sums, payloads, engine if deep else None)
@@ -155,7 +155,7 @@ def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
         view = connection.view()
     except (CorruptionError, UnsupportedFormatError) as error:
         return [] if damaged else [Violation("cut_is_consistent", str(error), keys.CHAINS)]
-    return [replace(item, subject=keys.CHAINS) for item in check_across(view)]
+    return [replace(violation, subject=keys.CHAINS) for violation in check_across(view)]
 
 
 def _verify_schemas(topics: Iterable[CatalogTopic]) -> list[Violation]:
@@ -195,7 +195,7 @@ def _verify_catalog(connection: Connection, names: Keys) -> list[Violation]:
 
 def _verify_lists(connection: Connection) -> list[Violation]:
     """Check that a list contains ``store.json``, which exists. Only verify and vacuum depend on lists (OBJ-05)."""
-    if any(item.key == keys.STORE for item in connection.objects.list(keys.STORE)):
+    if any(info.key == keys.STORE for info in connection.objects.list(keys.STORE)):
         return []
     message = (
         "it exists, but no list contains it, so objects that are reported missing may exist, too. "
@@ -209,10 +209,11 @@ def _existing_chains(connection: Connection) -> tuple[Keys, int]:
 
     Of several stores, it is the one that was written to last.
     """
-    items = [item for item in connection.objects.list(keys.CHAINS) if keys.store_of(item.key) is not None]
-    newest = max(items, key=lambda item: item.modified_ms, default=None)
-    names = Keys(keys.store_of(newest.key) or "" if newest is not None else "")
-    chain_keys = [item.key for item in items if item.key.startswith(names.chains)]
+    infos = [info for info in connection.objects.list(keys.CHAINS) if keys.store_of(info.key) is not None]
+    newest = max(infos, key=lambda info: info.modified_ms, default=None)
+    store_id = keys.store_of(newest.key) if newest is not None else None
+    names = Keys(store_id or "")
+    chain_keys = [info.key for info in infos if info.key.startswith(names.chains)]
     for key in chain_keys:
         if keys.checkpoint_sequence(key) is None:
             continue
@@ -220,7 +221,8 @@ def _existing_chains(connection: Connection) -> tuple[Keys, int]:
             return names, decode(StateDocument, key, connection.objects.get(key)).chains
         except (CorruptionError, ObjectNotFoundError, UnsupportedFormatError):
             continue
-    return names, max((number for key in chain_keys if (number := keys.chain_number(key)) is not None), default=0) + 1
+    numbers = [number for key in chain_keys if (number := keys.chain_number(key)) is not None]
+    return names, max(numbers, default=0) + 1
 
 
 def _known_states(connection: Connection, names: Keys) -> dict[int, State]:
