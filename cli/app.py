@@ -176,8 +176,8 @@ def _showing_warnings(app: App) -> Iterator[None]:
             else:
                 show_other(message, category, *where, **options)
 
-        for each in shown:
-            warnings.simplefilter("always", each)
+        for shown_category in shown:
+            warnings.simplefilter("always", shown_category)
         warnings.showwarning = show
         yield
 

@@ -68,9 +68,7 @@ def _batches_from_row(
     with path.open("rb") as stream:
         reader = csv.open_csv(
             stream,
-            read_options=csv.ReadOptions(
-                block_size=block_bytes, use_threads=False
-            ),  # Errors name the row, without threads.
+            read_options=csv.ReadOptions(block_size=block_bytes, use_threads=False),  # So that errors name the row.
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )

@@ -43,7 +43,8 @@ def printed_logs(level: int = logging.DEBUG, name: str = "txnstore", *, times: b
         name: The name of the logger.
         times: Whether each line begins with its time.
     """
-    logger, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
+    logger = logging.getLogger(name)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter(times=times))
     old_level, old_handlers, old_propagate = logger.level, logger.handlers, logger.propagate
     logger.setLevel(level)

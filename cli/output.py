@@ -150,6 +150,7 @@ class Output:
 def _layout(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], stream: TextIO, *, verbatim: bool = False
 ) -> list[str]:
+    """Return the lines of a table as wide as the terminal; ``verbatim`` keeps names and empty columns."""
     from txnstore.cli.tables import Column, layout
 
     text_columns = [

@@ -144,6 +144,7 @@ def _rows_to_table(rows: Mapping[int, dict[str, Any]], name: str, schema: pa.Sch
 def _split_keys(
     lines: list[bytes], name: str, first_number: int, separator: bytes
 ) -> tuple[list[bytes | None], list[bytes]]:
+    """Split lines into keys and values; the error of a line without separator names the line."""
     keys: list[bytes | None] = []
     values = []
     for number, line in enumerate(lines, first_number):
@@ -221,7 +222,7 @@ def _is_header(pair: Any) -> bool:
 def size_of_file(path: Path) -> int:
     """Return the value of :attr:`InputPiece.done` at the end of the file."""
     if path.suffix == ".parquet":
-        return int(_parquet(path).metadata.num_rows)
+        return int(_open_parquet(path).metadata.num_rows)
     return path.stat().st_size
 
 
@@ -242,7 +243,8 @@ def pieces_of_file(path: Path, input_format: InputFormat) -> Iterator[InputPiece
         row += batch.num_rows
 
 
-def _parquet(path: Path) -> Any:
+def _open_parquet(path: Path) -> Any:
+    """Open a Parquet file, with an error that names the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -255,7 +257,7 @@ def _parquet(path: Path) -> Any:
 
 def _parquet_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
     done_rows = 0
-    with _parquet(path) as file:
+    with _open_parquet(path) as file:
         for batch in file.iter_batches(_FILE_ROWS):
             done_rows += batch.num_rows
             yield batch, done_rows

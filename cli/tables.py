@@ -115,6 +115,7 @@ def _table_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
 
 
 def _row_lines(columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Return the lines of a row: as many as its highest cell has."""
     lines = []
     for index in range(max(map(len, cells), default=0)):
         parts = [cell[index] if index < len(cell) else "" for cell in cells]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,9 +15,8 @@ from txnstore.phrases import counted
 from txnstore.values.json_text import row_as_json, to_json
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from txnstore.consumer import Consumer
+    from txnstore.core.model import TopicPartition
     from txnstore.read.plan import IsolationLevel
     from txnstore.read.records import Record
 
@@ -113,7 +113,7 @@ def _parse_start(text: str, group: str | None) -> str | int | datetime:
 def _assign(
     app: App, consumer: Consumer, topic: str, partitions: tuple[int, ...], count: int, start: str | int | datetime
 ) -> None:
-    """Subscribe to the topic, or assign partitions and seek them to the start; say which end before it."""
+    """Subscribe to the topic, or assign partitions, of ``count`` that it has, and seek them to the start."""
     from txnstore.core.model import TopicPartition
 
     if not partitions and isinstance(start, str):
@@ -123,26 +123,37 @@ def _assign(
     if missing_tps := [tp for tp in tps if tp.partition >= count]:
         consumer.end_offsets(missing_tps)  # Raises an error; a consumer would wait until the partitions are added.
     consumer.assign(tps)
-    if isinstance(start, str):
-        return
     if isinstance(start, int):
-        # An offset below the log start means the log start; one above the end means records that follow it.
-        first_offsets = {tp: max(start, first) for tp, first in consumer.beginning_offsets().items()}
-        ends_before = {tp: end for tp, end in consumer.end_offsets().items() if start > end}
-        text = f"Offset {start} is past the end"
-    else:
-        from txnstore.times import first_millisecond
+        _seek_to_offset(app, consumer, start)
+    elif isinstance(start, datetime):
+        _seek_to_time(app, consumer, start)
 
-        moment = max(0, first_millisecond(start))
-        positions = consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), moment))
-        ends = consumer.end_offsets()
-        first_offsets = {tp: first.offset if first is not None else ends[tp] for tp, first in positions.items()}
-        ends_before = {tp: ends[tp] for tp, first in positions.items() if first is None}
-        text = f"All records are older than {instant(moment)}"
-    for tp, first in first_offsets.items():
-        consumer.seek(tp, first)
-    if ends_before:
-        app.out.note(f"{text}: {', '.join(f'{tp} ends at {end}' for tp, end in sorted(ends_before.items()))}")
+
+def _seek_to_offset(app: App, consumer: Consumer, offset: int) -> None:
+    """Read from an offset on, or from the log start if that is later; an offset past the end means records to come."""
+    for tp, log_start in consumer.beginning_offsets().items():
+        consumer.seek(tp, max(offset, log_start))
+    shorter = {tp: end for tp, end in consumer.end_offsets().items() if offset > end}
+    _note_ends(app, f"Offset {offset} is past the end", shorter)
+
+
+def _seek_to_time(app: App, consumer: Consumer, start: datetime) -> None:
+    """Read from the first record of a time or a later one on, or from the end where there is none."""
+    from txnstore.times import first_millisecond
+
+    start_ms = max(0, first_millisecond(start))
+    first_records = consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), start_ms))
+    ends = consumer.end_offsets()
+    for tp, first in first_records.items():
+        consumer.seek(tp, ends[tp] if first is None else first.offset)
+    older = {tp: ends[tp] for tp, first in first_records.items() if first is None}
+    _note_ends(app, f"All records are older than {instant(start_ms)}", older)
+
+
+def _note_ends(app: App, reason: str, ends: Mapping[TopicPartition, int]) -> None:
+    """Say which partitions have nothing to print yet, if any."""
+    if ends:
+        app.out.note(f"{reason}: {', '.join(f'{tp} ends at {end}' for tp, end in sorted(ends.items()))}")
 
 
 def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:

@@ -31,7 +31,7 @@ def doctor(app: App, probe: bool) -> int:
     if app.out.as_json:
         app.out.record({"ok": report.ok, **asdict(report)})
         return 0 if report.ok else 1
-    app.out.rows([asdict(item) for item in report.findings], _COLUMNS)
-    counts = Counter(item.severity for item in report.findings)
+    app.out.rows([asdict(finding) for finding in report.findings], _COLUMNS)
+    counts = Counter(finding.severity for finding in report.findings)
     app.out.note(", ".join(f"{count} {severity}" for severity, count in counts.items()))
     return 0 if report.ok else 1

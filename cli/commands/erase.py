@@ -95,8 +95,8 @@ def _show(app: App, report: EraseReport, grace: float) -> None:
     )
     if not out.as_json:
         out.rows(_partition_rows(report), ["partition", "records"])
-        out.rows([asdict(item) for item in report.found], ["key", "rows", "outcome"])
-        out.rows([asdict(item) for item in report.traces or ()], ["key", "where"])
+        out.rows([asdict(found) for found in report.found], ["key", "rows", "outcome"])
+        out.rows([asdict(trace) for trace in report.traces or ()], ["key", "where"])
     if report.tables:
         out.note("The table of the topic was built again: it has no earlier snapshots")
     if report.waiting:
@@ -118,4 +118,4 @@ def _summary(report: EraseReport) -> str:
 
 
 def _partition_rows(report: EraseReport) -> list[dict[str, Any]]:
-    return [{"partition": str(item.tp), "records": item.records} for item in report.partitions]
+    return [{"partition": str(partition.tp), "records": partition.records} for partition in report.partitions]

@@ -169,7 +169,7 @@ def gateway(
     security = make_security()
     _check_exposure(listen[0], advertise, security, insecure=insecure)
     if workers > 1:
-        places = _Places.bound(listen, advertise, peers, workers)
+        places = _Places.reserve(listen, advertise, peers, workers)
         _serve_by_workers(
             app,
             places,
@@ -240,10 +240,10 @@ def _problem_of(maintenance: Maintenance | None) -> Callable[[], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The addresses of workers.
+    """The addresses of the workers of this machine.
 
     Attributes:
-        shared: The one that they share.
+        shared: The one that all of them share.
         own: That of each.
         advertised: Where clients connect to each of them.
         nodes: Where clients connect to each worker of each machine.
@@ -257,7 +257,7 @@ class _Places:
     reserved: tuple[socket.socket, ...] = ()
 
     @classmethod
-    def bound(
+    def reserve(
         cls,
         listen: tuple[str, int],
         advertise: tuple[str, int] | None,
@@ -266,17 +266,10 @@ class _Places:
     ) -> _Places:
         """Bind the addresses, so that they are free: the ports after that of ``listen``, or any for port 0."""
         _check_last_ports([listen, *([] if advertise is None else [advertise]), *peers], workers)
-        nodes = tuple(node for peer in peers for node in _ports_after(peer, workers))
-        shared = next((node for node in nodes if nodes.count(node) > 1), None)
-        if shared is not None and len({*peers}) == len(peers):  # Else a peer is named twice, which is said below.
-            msg = f"two of them have a worker at {address_text(*shared)}"
-            raise click.BadParameter(msg, param_hint="--peers")
-        listened = [listen, *(_ports_after(listen, workers) if listen[1] else [listen] * workers)]
-        for each in listened:  # Other processes of this user may share what is bound below, and must not.
-            listen_on(each).close()
-        reserved = [bind_on(each) for each in listened]
+        nodes = _nodes_of(peers, workers)
+        reserved = _bind_unused([listen, *(_ports_after(listen, workers) if listen[1] else [listen] * workers)])
         host, port = reserved[0].getsockname()[:2]
-        own = tuple((host, each.getsockname()[1]) for each in reserved[1:])
+        own = tuple((host, worker_socket.getsockname()[1]) for worker_socket in reserved[1:])
         address = _advertised_address([advertise] if advertise else [(host, port), (listen[0], port)], peers)
         advertised = own if advertise is None and not peers else _ports_after(address, workers)
         return cls((host, port), own, advertised, nodes or advertised, tuple(reserved))
@@ -288,6 +281,24 @@ class _Places:
             advertised: (names.get(host, host), port)
             for advertised, (host, port) in zip(self.advertised, self.own, strict=True)
         }
+
+
+def _nodes_of(peers: tuple[tuple[str, int], ...], workers: int) -> tuple[tuple[str, int], ...]:
+    """The addresses of the workers of all machines; refuses two of one address."""
+    nodes = tuple(node for peer in peers for node in _ports_after(peer, workers))
+    repeated = next((node for node in nodes if nodes.count(node) > 1), None)
+    # A peer that is named twice is refused with the advertised address.
+    if repeated is not None and len({*peers}) == len(peers):
+        msg = f"two of them have a worker at {address_text(*repeated)}"
+        raise click.BadParameter(msg, param_hint="--peers")
+    return nodes
+
+
+def _bind_unused(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
+    """Bind addresses that no other process listens on; workers may listen on them beside the sockets."""
+    for address in addresses:  # Other processes of this user could share what is bound below, and must not.
+        listen_on(address).close()
+    return [bind_on(address) for address in addresses]
 
 
 def _check_last_ports(addresses: Sequence[tuple[str, int]], workers: int) -> None:
@@ -379,7 +390,8 @@ def _work(work: _Work, pipe: Pipe) -> None:
             resources.enter_context(printed_logs(logging.DEBUG if work.debug else logging.INFO, times=True))
             resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
             security = work.make_security()
-            own, shared = (resources.enter_context(bind_on(each)) for each in (places.own[number], places.shared))
+            own = resources.enter_context(bind_on(places.own[number]))
+            shared = resources.enter_context(bind_on(places.shared))
             connection = resources.enter_context(work.connection)
             connection.load()
             with contextlib.suppress(StorageRefusedError):  # The gateway logs that it can only read.

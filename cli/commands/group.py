@@ -39,10 +39,10 @@ def list_groups(app: App) -> None:
     with app.operations() as store:
         groups = store.groups()
     rows = [
-        {**_summary(item), "members": len(item.members), "partitions": len(item.positions), "lag": item.lag}
-        for item in groups
+        {**_summary(group), "members": len(group.members), "partitions": len(group.positions), "lag": group.lag}
+        for group in groups
     ]
-    kind = ["kind"] if any(item.kind != "native" for item in groups) else []
+    kind = ["kind"] if any(group.kind != "native" for group in groups) else []
     columns = ["group", *kind, "state", "generation", "members", "partitions", "lag"]
     app.out.rows(rows, columns, empty="There are no groups. A consumer with a group id creates one")
 

@@ -50,19 +50,18 @@ def show(app: App, limit: int, before: int | None, by: str | None, chain: int | 
     With --by, older entries are read until there are enough: one request per entry.
     """
     with app.connect() as connection:
-        chain_numbers = (
-            [_chosen_chain(connection, chain)]
-            if chain is not None or before is not None
-            else range(len(connection.chains))
-        )
+        chain_numbers = list(range(len(connection.chains)))
+        if chain is not None or before is not None:
+            chain_numbers = [_chosen_chain(connection, chain)]
         states = connection.view(refresh=False).states
-        heads = {number: states[number].sequence for number in chain_numbers}
-        last_entries = heads if before is None else {number: min(head, before - 1) for number, head in heads.items()}
+        last_entries = {number: states[number].sequence for number in chain_numbers}
+        if before is not None:
+            last_entries = {number: min(last, before - 1) for number, last in last_entries.items()}
         with app.progress("reading entries"):
             entries = _newest_entries(connection, last_entries, limit, by)
         has_several = len(connection.chains) > 1
-    entries.sort(key=lambda item: (item[1].timestamp, item[0], item[1].sequence))
-    rows = [_summary(*item) for item in entries[-limit:]]
+    entries.sort(key=lambda numbered: (numbered[1].timestamp, numbered[0], numbered[1].sequence))
+    rows = [_summary(number, entry) for number, entry in entries[-limit:]]
     principal_column = ["principals"] if any(row["principals"] is not None for row in rows) else []
     columns = [*(["chain"] if has_several else []), "entry", "timestamp", "events", *principal_column]
     app.out.rows(rows, columns, empty="There are no such entries")
@@ -229,6 +228,7 @@ def _read_entry(connection: Connection, chain: int, sequence: int) -> Entry:
 
 
 def _summary(chain: int, content: Entry) -> dict[str, Any]:
+    """Return the line of an entry: its events by name, each with its count."""
     from txnstore.core.events import event_name
 
     counts = Counter(map(event_name, content.events))

@@ -70,7 +70,7 @@ def compact(
             engine=engine,
             on_error=errors.append,
         )
-    rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
+    rows = [{**asdict(partition), "partition": str(partition.tp)} for partition in report.partitions]
     for row in rows:
         del row["tp"]
     app.out.rows(rows, _PARTITION_COLUMNS, empty="" if errors or report.held else "Nothing to compact")
@@ -183,6 +183,7 @@ def _vacuum_foreign(app: App, foreign: tuple[str, ...], *, dry_run: bool, yes: b
 
 
 def _show_vacuum(app: App, report: VacuumReport) -> None:
+    """Print what a vacuum deleted, or would delete."""
     dry_run = report.dry_run
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
@@ -300,7 +301,7 @@ def verify(app: App, deep: bool, engine: EngineName, spark_conf: tuple[str, ...]
     )
     if not app.out.as_json:
         app.out.rows(_invariant_rows(report), ["invariant", "rules", "checked", "violations"])
-        app.out.rows([asdict(item) for item in report.violations], ["name", "subject", "message"], empty="")
+        app.out.rows([asdict(violation) for violation in report.violations], ["name", "subject", "message"], empty="")
     app.out.foreign(prefix.split("/")[1] for prefix in report.foreign)
     return 0 if report.ok and not report.foreign else 1
 

@@ -57,10 +57,10 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         with app.connect_unloaded(read_only=False) as connection, app.progress("repairing"):
             repair(connection, plan)
     outcome: dict[str, Any] = {
-        "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],
-        "lost": [asdict(item) for item in plan.lost],
-        "past": [asdict(item) for item in plan.past],
-        "stores": [asdict(item) for item in plan.stores],
+        "repaired": [{"key": repair.key, "damage": repair.damage, "action": repair.action} for repair in plan.repairs],
+        "lost": [asdict(loss) for loss in plan.lost],
+        "past": [asdict(loss) for loss in plan.past],
+        "stores": [asdict(store) for store in plan.stores],
         "foreign": plan.foreign,
     }
     if dry_run or not plan.opens:
@@ -111,18 +111,18 @@ def _store_rows(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
 
     return [
         {
-            "store": item.store_id,
-            "chains": item.chains,
-            "entries": item.entries,
-            "checkpoints": some(map(str, item.checkpoints)),
-            "newest": instant(item.newest_ms),
-            "topics": some(item.topics) if item.topics is not None else f"not readable: {item.damage}",
-            "records": sum(item.topics.values()) if item.topics is not None else "",
+            "store": store.store_id,
+            "chains": store.chains,
+            "entries": store.entries,
+            "checkpoints": some(map(str, store.checkpoints)),
+            "newest": instant(store.newest_ms),
+            "topics": some(store.topics) if store.topics is not None else f"not readable: {store.damage}",
+            "records": sum(store.topics.values()) if store.topics is not None else "",
         }
-        for item in stores
+        for store in stores
     ]
 
 
 def _damage_rows(plan: RepairPlan) -> list[dict[str, str]]:
-    rows = [{"object": item.key, "damage": item.damage, "what": item.consequence} for item in (*plan.lost, *plan.past)]
-    return rows + [{"object": item.key, "damage": item.damage, "what": item.action} for item in plan.repairs]
+    rows = [{"object": loss.key, "damage": loss.damage, "what": loss.consequence} for loss in (*plan.lost, *plan.past)]
+    return rows + [{"object": repair.key, "damage": repair.damage, "what": repair.action} for repair in plan.repairs]

@@ -38,9 +38,7 @@ def retain(app: App, topic: str | None, dry_run: bool, yes: bool) -> None:
     errors: list[TxnStoreError] = []
     with app.open(read_only=dry_run) as store:
         if needs_answer:
-            plan = store.retain(
-                topic, dry_run=True, on_error=lambda _: None
-            )  # The retention below raises the same errors.
+            plan = store.retain(topic, dry_run=True, on_error=lambda _: None)  # The retention below reports the errors.
             if plan.partitions:
                 app.out.plan(_rows(plan.partitions), _COLUMNS)
                 ask(f"Delete {_summary(plan.partitions)}? This cannot be undone.")
@@ -106,19 +104,19 @@ def delete_records(app: App, name: str, partition: int, offset: int, dry_run: bo
 def _rows(partitions: Iterable[PartitionRetention]) -> list[dict[str, Any]]:
     return [
         {
-            "partition": str(item.tp),
-            "log_start": item.log_start,
-            "new_log_start": item.new_log_start,
-            "batches": item.batches,
-            "records": item.records,
-            "bytes": item.bytes,
+            "partition": str(partition.tp),
+            "log_start": partition.log_start,
+            "new_log_start": partition.new_log_start,
+            "batches": partition.batches,
+            "records": partition.records,
+            "bytes": partition.bytes,
         }
-        for item in partitions
+        for partition in partitions
     ]
 
 
 def _summary(partitions: Iterable[PartitionRetention]) -> str:
     rows = list(partitions)
-    records, deleted_bytes = sum(item.records for item in rows), sum(item.bytes for item in rows)
+    records, deleted_bytes = sum(row.records for row in rows), sum(row.bytes for row in rows)
     of_partitions = f" of {counted(len(rows), 'partition')}" if len(rows) > 1 else ""
     return f"{counted(records, 'record')}{of_partitions} ({size(deleted_bytes)} of segments)"

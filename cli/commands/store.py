@@ -91,13 +91,13 @@ def info(app: App) -> None:
         )
 
 
-def _committers(app: App, found: Mapping[int, FoundCommitter]) -> dict[str, Any] | str:
+def _committers(app: App, committers: Mapping[int, FoundCommitter]) -> dict[str, Any] | str:
     """The process that commits for others, by chain."""
     if app.out.as_json:
-        return {str(number): asdict(committer) for number, committer in found.items()}
+        return {str(number): asdict(committer) for number, committer in committers.items()}
     names = {
         number: " at ".join(filter(None, [f"process {committer.process_id or 'unknown'}", committer.address]))
-        for number, committer in found.items()
+        for number, committer in committers.items()
     }
     return ", ".join(f"{name} for chain {number}" for number, name in names.items())
 

@@ -94,6 +94,7 @@ def sync(app: App, compact: bool, tail_bytes: int, rebuild: tuple[str, ...]) -> 
 
 
 def _show_report(app: App, report: SyncReport) -> None:
+    """Print the changes of a publication, and warn of tables that an engine has written to."""
     if app.out.as_json:
         app.out.record(asdict(report))
     elif report.cut == 0:
@@ -111,15 +112,19 @@ def _show_report(app: App, report: SyncReport) -> None:
 
 
 def _change_line(change: TableChange) -> str:
+    """Describe the change of a table on one line."""
     if change.snapshot_id is None and not change.operations and change.files == 0:
         return f"{change.topic} version {change.version}, no rows"
     operations = ", ".join(change.operations) or "no new snapshot"
-    operations += ", rebuilt" if change.rebuilt and change.version > 1 else ""
-    copies = f", {counted(change.copied_files, 'copy', 'copies')} ({size(change.copied_bytes)})"
-    return (
+    if change.rebuilt and change.version > 1:
+        operations += ", rebuilt"
+    line = (
         f"{change.topic} version {change.version}, snapshot {change.snapshot_id} ({operations}): "
-        f"{counted(change.rows, 'row')} in {counted(change.files, 'file')}{copies if change.copied_files else ''}"
+        f"{counted(change.rows, 'row')} in {counted(change.files, 'file')}"
     )
+    if change.copied_files:
+        line += f", {counted(change.copied_files, 'copy', 'copies')} ({size(change.copied_bytes)})"
+    return line
 
 
 @table.command("list")

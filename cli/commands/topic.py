@@ -92,6 +92,7 @@ def list_topics(app: App) -> None:
 
 
 def _summary_rows(view: View) -> list[dict[str, Any]]:
+    """The rows of ``topic list``: each topic with the size of its logs."""
     from txnstore.core.log.visibility import count_records
 
     rows = []

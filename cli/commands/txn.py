@@ -70,7 +70,7 @@ def show(app: App, transactional_id: str) -> None:
     """Show the transaction of TRANSACTIONAL_ID and its open data in each partition."""
     with app.operations() as store:
         txn = store.transaction(transactional_id)
-    open_rows = [_without_tp(asdict(item), item.tp) for item in txn.open]
+    open_rows = [_without_tp(asdict(part), part.tp) for part in txn.open]
     description = {
         **asdict(txn),
         "state": txn.state.name,
@@ -161,19 +161,21 @@ def _ask_to_abort(
         if txn.started_at is None:
             return
         rows = [
-            {**_without_tp(asdict(item), item.tp), "state": txn.state.name, "started_at": instant(txn.started_at)}
-            for item in txn.open
+            {**_without_tp(asdict(part), part.tp), "state": txn.state.name, "started_at": instant(txn.started_at)}
+            for part in txn.open
         ]
         app.out.plan(rows, ["state", "started_at", *_OPEN_COLUMNS])
         if txn.prepared:
             app.out.note(f"The transaction of {transactional_id!r} is {_PREPARED_WARNING}")
         ask(f"Abort the transaction of {transactional_id!r}, with these records, and fence its producer?")
         return
-    producers = [item for item in store.producers(topic, number) if item.producer_id == producer_id]
-    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in producers]
-    if any(item.first_offset is not None for item in producers):
+    producers = [producer for producer in store.producers(topic, number) if producer.producer_id == producer_id]
+    rows = [{**asdict(producer), "last_timestamp": instant(producer.last_timestamp)} for producer in producers]
+    if any(producer.first_offset is not None for producer in producers):
         app.out.plan(rows, _PRODUCER_COLUMNS)
-        for name in sorted({item.transactional_id for item in producers if item.transactional_id is not None}):
+        for name in sorted(
+            {producer.transactional_id for producer in producers if producer.transactional_id is not None}
+        ):
             if store.transaction(name).prepared:
                 app.out.note(f"The transaction of {name!r} is {_PREPARED_WARNING}")
         ask(f"Abort the open records of producer id {producer_id} in {topic}-{number}?")
@@ -194,7 +196,7 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
     """
     with app.operations() as store:
         hanging = store.find_hanging(topic, late)
-    rows = [{**_without_tp(asdict(item), item.tp), "last_timestamp": instant(item.last_timestamp)} for item in hanging]
+    rows = [{**_without_tp(asdict(txn), txn.tp), "last_timestamp": instant(txn.last_timestamp)} for txn in hanging]
     app.out.rows(rows, _HANGING_COLUMNS, empty="No hanging transactions")
 
 
@@ -207,7 +209,7 @@ def producers(app: App, topic: str, partition: int) -> None:
     """Show the active producers of PARTITION of TOPIC, with the first offset of their open transaction."""
     with app.operations() as store:
         active = store.producers(topic, partition)
-    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in active]
+    rows = [{**asdict(producer), "last_timestamp": instant(producer.last_timestamp)} for producer in active]
     app.out.rows(rows, _PRODUCER_COLUMNS, empty="No producers in this partition")
 
 
@@ -235,7 +237,7 @@ def fence(app: App, transactional_ids: tuple[str, ...], yes: bool) -> None:
                     app.out.note(f"The transaction of {row['transactional_id']!r} is {_PREPARED_WARNING}")
             ask("Fence their producers, and abort their open transactions?")
         fenced = store.fence_producers(transactional_ids)
-    app.out.rows([asdict(item) for item in fenced.values()], ["transactional_id", "producer_id", "epoch"])
+    app.out.rows([asdict(identity) for identity in fenced.values()], ["transactional_id", "producer_id", "epoch"])
 
 
 def _describe(txn: Transaction) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Expected:
         import pyarrow.compute as pc
 
         counts = pc.value_counts(table["month"]).to_pylist()
-        by_month = {item["values"]: item["counts"] for item in counts}
+        by_month = {row["values"]: row["counts"] for row in counts}
         return cls(table.num_rows, dict(sorted(by_month.items())), pc.sum(table["arr_delay"]).as_py())
 
 

@@ -40,6 +40,7 @@ def run_demo(run: DemoRun, table: pa.Table) -> bool:
 
 
 def _load(run: DemoRun, table: pa.Table) -> None:
+    """Step 1: Spark writes the flights, and the last quarter once more, which adds nothing."""
     import pyarrow.compute as pc
 
     number_of = pc.divide(pc.add(table["month"], 2), 3)  # 1 for January to March, …
@@ -79,6 +80,7 @@ def _job(run: DemoRun, batch: int, pause_after: int | None = None) -> JobProcess
 
 
 def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
+    """Return a function that adds records to the count that ``advance`` shows."""
     done_records = 0
 
     def add(records: int) -> None:
@@ -138,6 +140,7 @@ def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], aborted_b
 
 
 def _query(run: DemoRun, expected: Expected, aborted_records: int) -> None:
+    """Step 4: SQL compares what the job has written with the input."""
     store = run.store
     with run.step("4  SQL compares the store with the input"):
         run.add(checks.exactness(store, expected, "under read_committed"))
@@ -152,6 +155,7 @@ def _query(run: DemoRun, expected: Expected, aborted_records: int) -> None:
 
 
 def _compact(run: DemoRun, expected: Expected) -> None:
+    """Step 5: a compaction changes no rows, though an open and an aborted transaction are above it."""
     store = run.store
     few_records = max(1, min(1_000, expected.flights // 10))
     with run.step("5  A compaction below an open and an aborted transaction"):

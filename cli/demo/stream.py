@@ -74,6 +74,7 @@ def _run(spark: SparkSession, config: dict[str, Any], closed_event: Event) -> st
 
 
 def _start(spark: SparkSession, config: dict[str, Any], closed_event: Event) -> StreamingQuery:
+    """Start the streaming query, which reports each micro-batch, and pauses in one of them."""
     import txnstore.spark
 
     url, options, checkpoint = config["url"], config["storage_options"], config["checkpoint"]

@@ -113,7 +113,8 @@ def _follow(run: DemoRun, driver: JobProcess, arrived_count: int, advance: Calla
 
 def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None], killed_batch: int) -> None:
     """Start the driver again, and let all flights arrive."""
-    count_before, missing_count = checks.count(run.store), arrivals.count - checks.count(run.store)
+    count_before = checks.count(run.store)
+    missing_count = arrivals.count - checks.count(run.store)
     arrivals.next()
     with _driver(run) as driver:
         event = driver.wait_for_event("committed")
