@@ -239,8 +239,9 @@ INSTRUMENTS: dict[str, Instrument] = {
     "amounts": plain("harness.amounts", "Count the lines of code and the words of documents."),
 }
 #: What ``nightly`` runs, whatever fails.
-_NIGHTLY = ("simulate", "minio", "versitygw", "s3a", "kafka-tests", "readers", "differential-readers", "differential",
-            "corruption", "fuzz-gateway", "mutate", "spark-versions")  # fmt: skip
+_NIGHTLY = ("simulate", "minio", "versitygw", "s3a", "kafka-tests", "kafka-programs", "foreign-clients",
+            "readers", "differential-readers", "differential", "corruption", "fuzz-gateway",
+            "mutate", "spark-versions")  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Runs the suites: ``python -m tests.compat.foreign NAME … [options]``; without a name, all.
 
-Exit status 1 if a case that should pass does not, or if the list does not name a case.
+Exit status 1 if a case that should pass does not, if the list does not name a case, or if a suite cannot run: the
+others run all the same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.compat.kafka_clients.outcomes import (
     read_expected,
     write_expected,
 )
+from tests.harness.needs import MissingProgramError
 from tests.helpers.gateway_process import gateway_process
 from txnstore.gateway.security import credential_line
 
@@ -42,13 +44,16 @@ _PROPERTIES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen suites, and compare; returns the exit status."""
     options = _options(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     expected = read_expected(EXPECTED)
     lines: list[str] = []
     for name in options.suites or SUITES:
         cases = {case: result for case, result in expected.items() if case.of == name}
         without = [] if options.all else [case.name for case, result in cases.items() if result.outcome == "left out"]
-        results = _run(name, options, Choice(options.only, () if options.only else without, options.records))
+        try:
+            results = _run(name, options, Choice(options.only, () if options.only else without, options.records))
+        except MissingProgramError as error:
+            lines.append(f"{name} cannot run: {error}")
+            continue
         _report(name, results)
         if options.accept:
             expected = accepted(expected, results)
@@ -135,4 +140,5 @@ def _say(*lines: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -27,7 +27,7 @@ def parse_go(of: str, lines: Iterable[str], end: str) -> dict[Case, Result]:
     Args:
         of: The suite.
         lines: What ``go test -json`` has written.
-        end: How it ended, for a test that has begun and not ended.
+        end: How it ended, for a test that has begun and not ended, or if there is none.
     """
     results: dict[Case, Result] = {}
     begun: dict[Case, list[str]] = {}
@@ -46,7 +46,8 @@ def parse_go(of: str, lines: Iterable[str], end: str) -> dict[Case, Result]:
                 results[case] = Result("failed", short(reasons[0] if reasons else end), event.get("Elapsed", 0.0))
             case "skip" if not part:
                 results[case] = Result("left out", short(reasons[-1] if reasons else "skipped"))
-    return results | {case: Result("failed", end) for case in begun if case not in results}
+    results |= {case: Result("failed", end) for case in begun if case not in results}
+    return results or {Case(of, "*"): Result("failed", end)}
 
 
 def parse_junit(of: str, path: Path, end: str) -> dict[Case, Result]:

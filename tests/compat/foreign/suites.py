@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.compat.foreign import kcat
 from tests.compat.foreign.parsing import parse_go, parse_junit
 from tests.compat.kafka_clients.outcomes import Case, Result
+from tests.harness.needs import MissingProgramError
 
 FRANZ = "github.com/twmb/franz-go@v1.22.3"
 KAFKA_PYTHON = "3.0.12"
@@ -202,15 +203,21 @@ def _logged(command: Sequence[str], folder: Path, log: Path, environment: Mappin
 
 
 def _command(*command: str) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        msg = f"{command[0]} is not installed. Install it."
+        raise MissingProgramError(msg) from error
     if result.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{result.stdout}{result.stderr}")
+        msg = f"{' '.join(command)} failed:\n{result.stdout}{result.stderr}"
+        raise MissingProgramError(msg)
     return result
 
 
 def _nothing(folder: Path) -> None:
     if shutil.which("kcat") is None:
-        sys.exit("kcat is not installed. Install it (Debian: kcat).")
+        msg = "kcat is not installed. Install it (Debian: kcat)."
+        raise MissingProgramError(msg)
     folder.mkdir()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.compat.foreign.__main__ import EXPECTED
+import pytest
+
+from tests.compat.foreign.__main__ import EXPECTED, main
 from tests.compat.foreign.kcat import CASES
 from tests.compat.foreign.parsing import parse_go, parse_junit, short
 from tests.compat.foreign.suites import SUITES
@@ -63,6 +65,19 @@ def test_cases_of_pytest_have_their_outcome(tmp_path: Path) -> None:
 def test_a_run_without_a_file_has_no_case_that_passed(tmp_path: Path) -> None:
     end = "no end in 3600 s"
     assert parse_junit("py", tmp_path / "none.xml", end) == {Case("py", "*"): Result("failed", end)}
+    assert parse_go("go", ["go: updates to go.mod needed"], end) == {Case("go", "*"): Result("failed", end)}
+
+
+def test_a_suite_that_cannot_run_does_not_keep_the_others_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Neither git nor kcat is there.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["confluent-kafka", "kcat", "--folder", str(tmp_path / "foreign")]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "confluent-kafka cannot run: git is not installed. Install it.",
+        "kcat cannot run: kcat is not installed. Install it (Debian: kcat).",
+    ]
 
 
 def test_reasons_are_the_same_in_each_run() -> None:
