@@ -46,7 +46,7 @@ MAINTENANCE = (
         "a clean stamps no tombstone of a typed topic",
         Clean.__init__,
         "= self._writer.tombstone_column if not $plan.past_hw else None",
-        "= self._writer.tombstone_column if not $plan.past_hw and topic.schema is None else None",
+        "= self._writer.tombstone_column if not $plan.past_hw and self._writer.schema is None else None",
         test=_TYPED + "test_a_tombstone_stays_for_delete_retention_after_the_first_clean",
     ),
     Mutant(

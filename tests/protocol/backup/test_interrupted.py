@@ -124,9 +124,7 @@ def test_a_request_that_fails_fails_the_backup_or_not_at_all(
 
 
 @pytest.mark.slow
-def test_a_backup_in_the_middle_of_an_erasure_is_one_cut(
-    objects: MemoryStore, clock: ManualClock, chains: int
-) -> None:
+def test_a_backup_in_the_middle_of_an_erasure_is_one_cut(objects: MemoryStore, clock: ManualClock, chains: int) -> None:
     """Each shows the records of the key in all their partitions or in none, and the next backup shows none."""
     store = new_store(objects, clock, chains)
     for values in ((b"1", b"2"), (b"x" * 70_000, b"3")):
