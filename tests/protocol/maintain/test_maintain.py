@@ -7,14 +7,14 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txnstore
-from tests.helpers.compaction import DAY_MS, HOUR_MS, begin, new_store, reopen, values
+from tests.helpers.compaction import DAY_MS, HOUR_MS, begin, new_store, reopen, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.shop import BOB, Shop, allow
@@ -38,7 +38,7 @@ from txnstore.errors import (
 from txnstore.metrics import MAINTENANCE_KINDS
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
-from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, on
+from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, on
 
 
 @pytest.fixture
@@ -375,6 +375,47 @@ def test_a_vacuum_that_another_process_does_now_is_left_to_it(store: Store, cloc
     assert "vacuum" not in read_maintained(connection_of(other).objects, keys)
     later(rounds, clock, 2 * DURATION_MS + 300_000)
     assert "vacuum" in read_maintained(connection_of(other).objects, keys)
+
+
+@pytest.mark.slow
+def test_what_one_that_is_killed_leaves_another_one_does(clock: ManualClock, chains: int) -> None:
+    """At any third request of its first round, which has all kinds to do; the other one is there already."""
+    original = EngineObjects(clock)
+    store = new_store(clock, original, chains=chains)
+    store.create_topic("t", config={"retention.ms": HOUR_MS})
+    store.create_topic("k", config={"cleanup.policy": "compact", "table.format": "iceberg"})
+    send(store, clock)
+    send(store, clock, topic="k")
+    begin(store, [b"x"], topic="k").flush()
+    clock.advance(2 * HOUR_MS)
+
+    def copied() -> EngineObjects:
+        bucket = EngineObjects(clock)
+        for item in original.list(""):
+            bucket.put(item.key, original.get(item.key))
+        return bucket
+
+    whole = FaultStore(copied(), sleep=clock.sleep)
+    with open_on(whole, runtime=runtime(clock)) as undisturbed:
+        opened = len(whole.requests)
+        next(iter(undisturbed.maintain()))
+    assert len(whole.requests) - opened > 30
+    for number in range(1, len(whole.requests) - opened + 1, 3):
+        bucket = copied()
+        victim = FaultStore(bucket, sleep=clock.sleep)
+        dying = open_on(victim, runtime=runtime(clock))
+        with open_on(bucket, runtime=runtime(clock)) as other:
+            assert not next(iter(other.maintain(["recover"]))).errors
+            victim.plan = crash_at(len(victim.requests) + number, after=number % 2 == 0)
+            with suppress(SimulatedCrash):
+                next(iter(dying.maintain()))
+            rounds = later(iter(other.maintain()), clock, 2 * DURATION_MS + 300_000)
+            assert not any(round_.errors for round_ in rounds)
+            assert not sum(result.counts.get("conflicts", 0) for round_ in rounds for result in round_.results)
+            assert values(other) == []
+            assert len(values(other, "k")) == 1
+            assert other.tables.check(deep=True).problems == ()
+            assert set(read_maintained(bucket, connection_of(other).keys)) == set(MAINTENANCE_KINDS)
 
 
 def test_maintainers_and_writers_do_not_hinder_each_other(store: Store, clock: ManualClock) -> None:
