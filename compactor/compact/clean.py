@@ -103,12 +103,17 @@ class Clean:
         return records
 
     def _has_removable_tombstones(self) -> bool:
-        """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
-        column = self._tombstone_column
-        if column is None:
+        """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must.
+
+        A horizon that has passed ends also where the topic has no tombstones any more: each forced clean would find it.
+        """
+        if self._plan.past_hw:
             return False
         if self._plan.has_expired_tombstones(self._now):
             return True
+        column = self._tombstone_column
+        if column is None:
+            return False
         dirty = tuple(
             source
             for source in self._plan.sources

@@ -191,12 +191,13 @@ def test_without_the_setting_tombstones_are_rows_again(store: Store, clock: Manu
     assert horizons(store) == [clock() + DAY_MS], "it has waited for no clean, so it waits again"
 
 
-def test_another_column_makes_other_rows_tombstones(store: Store, clock: ManualClock) -> None:
+@pytest.mark.parametrize("column", ["hidden", None])
+def test_another_column_makes_other_rows_tombstones(store: Store, clock: ManualClock, column: str | None) -> None:
     """A row that is none any more loses its horizon, by which each forced clean would read it again."""
     store.alter_topic("t", schema=pa.schema([*SCHEMA, pa.field("hidden", pa.bool_())]))
     put(store, (1, None))
     store.compact()
-    store.alter_topic("t", config={"tombstone.column": "hidden"})
+    store.alter_topic("t", config={"tombstone.column": column})
     clock.advance(DAY_MS)
     report = store.compact(force=True)
     assert (report.cleans, report.tombstones, report.conflicts) == (1, 0, 0)
