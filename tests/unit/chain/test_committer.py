@@ -79,6 +79,7 @@ class Meetings:
         self.there: deque[Other] = deque()
         self._identity, self._is_asking = object(), False
         self.clock = ManualClock()
+        self.is_near = True
         self.wait_ms = 0
         self.asked_to: list[bool] = []
         self.mail: deque[object] = deque()
@@ -89,7 +90,7 @@ class Meetings:
             return Met(self._identity, channel=self.there.popleft()) if self.there else None
         self.asked_to.append(listen)
         self._identity = object()
-        return Met(self._identity, channel=self._others.popleft()) if self._others else None
+        return Met(self._identity, channel=self._others.popleft(), is_near=self.is_near) if self._others else None
 
     def mailbox(self) -> Any:
         return self
@@ -97,10 +98,10 @@ class Meetings:
     def put(self, message: object) -> None:
         self.mail.append(message)
 
-    def get(self, timeout: float) -> object:
-        self.clock.advance(min(self.wait_ms, math.ceil(timeout * 1000)))
+    def get(self, timeout: float | None) -> object:
+        self.clock.advance(min(self.wait_ms, math.ceil((timeout or 0) * 1000)))
         message = self.mail.popleft() if self.mail else None
-        self._is_asking = message is None and timeout > 0
+        self._is_asking = message is None and bool(timeout)
         return message
 
     def start(self, run: Any) -> None:
@@ -202,6 +203,17 @@ def test_a_committer_that_does_not_answer_a_second_connection_is_left(answer: st
     assert not waiter.is_declined
     assert not committer.is_shared
     assert asked.closed
+
+
+def test_a_committer_of_another_machine_is_left_without_being_asked() -> None:
+    """A second connection costs a PUT, a GET and a DELETE, and steps of a second where it cannot be reached."""
+    committer, meetings = caller(Other())
+    meetings.is_near = False
+    committer.join(listen=True)
+    meetings.there.append(asked := Other())
+    committer.hand_over([waiting()], lambda: None)
+    assert not committer.is_shared
+    assert asked.asked == []
 
 
 def test_a_committer_that_answers_while_it_is_asked_in_vain_is_kept() -> None:
@@ -389,6 +401,28 @@ def test_what_a_caller_asks_for_next_is_queued_before_all_waits_for_the_answer_b
         committer.carry(*made._queued.get(0))
     assert committed == queued
     assert [each for each in channel.asked if isinstance(each, Declined)] == [Declined((1,)), Declined((2,))]
+
+
+def test_an_error_at_a_caller_ends_its_channel_and_not_the_thread_that_commits_for_all() -> None:
+    """Such as no memory to encrypt an answer; the thread would not be started again."""
+    committer, meetings = caller()
+    made: Any = committer
+    broken, channel = Other(), Other()
+
+    def no_memory(frame: bytes) -> None:
+        raise MemoryError
+
+    made.chain.read_catalog = lambda until: None
+    made.chain.enqueue_all = made.chain.commit_queued = lambda _: None
+    tasks: list[Any] = []
+    vars(meetings)["start"] = tasks.append
+    for each in (broken, channel):
+        committer.greeted(encode_message(Hello(PLACE.chain, "x")), each)
+        committer.asked(encode_message(Commands(0, 0, 0, ((1, "User:x", waiting().command),))), "x", each)
+    vars(broken)["send"] = no_memory
+    tasks[0]()
+    assert [broken.closed, channel.closed] == [True, False]
+    assert [each for each in channel.asked if isinstance(each, Declined)] == [Declined((1,))]
 
 
 @pytest.mark.parametrize(("claimed_ms", "patience_ms"), [(20.0, 1_000), (2_500.0, 2_500), (20_000.0, 3_000)])

@@ -129,7 +129,9 @@ def test_the_first_announces_itself_and_the_others_connect(machine: Make) -> Non
     assert listener is not None
     assert listener.is_current(look=True)
     for number in range(3):
-        channel = machine().call(listen=number > 0)
+        caller = machine()
+        channel = caller.call(listen=number > 0)
+        assert not caller.met[0].is_near
         frame = bytes([number]) * 100_000  # More than what is taken before a caller is admitted.
         channel.send(frame)
         served = first.served.get(timeout=240)

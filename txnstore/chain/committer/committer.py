@@ -147,6 +147,8 @@ class Committer:
         self._known: Channel | None = None
         #: The identity of its listener, and of the last one that did not answer in time.
         self._identity: object = None
+        #: Whether it is on this machine.
+        self._is_near = True
         self._silent: object = None
         self._patience_ms = MIN_PATIENCE_MS
         #: How long it waits at least for any other process, after what it has waited for lately.
@@ -213,7 +215,7 @@ class Committer:
         if met.channel is None:
             self._listen(met.listener)
             return False
-        self._identity = met.identity
+        self._identity, self._is_near = met.identity, met.is_near
         is_welcome = False
         try:
             is_welcome = self._greet(met.channel, met.identity)
@@ -346,7 +348,12 @@ class Committer:
         return declined
 
     def _is_there(self) -> bool:
-        """Whether the committer answers a second connection: it is slow, or others win its slots."""
+        """Whether the committer answers a second connection: it is slow, or others win its slots.
+
+        One of another machine is not asked: that would cost what it costs to connect.
+        """
+        if not self._is_near:
+            return False
         met = self._rendezvous.meet(self._place.name, lambda _: None, listen=False)
         if met is None or met.channel is None:
             return False
@@ -688,5 +695,10 @@ def _carry(committer: weakref.ref[Committer], queued: Mailbox) -> None:
         server = committer()
         if server is None or commands is None:
             return
-        server.carry(*commands)
-        del server, commands
+        waiters, channel = commands
+        try:
+            server.carry(waiters, channel)
+        except Exception as error:  # noqa: BLE001 - the caller commits itself, and the others are served
+            _LOG.info("a caller was left", extra={"error": repr(error)})
+            channel.close()
+        del server, commands, waiters, channel

@@ -420,7 +420,7 @@ class NetworkMeeting:
         if document.fingerprint == silent or self._is_avoided(document):
             return None
         try:
-            return Met(document.fingerprint, channel=self._network.call(self._chain, document))
+            return Met(document.fingerprint, channel=self._network.call(self._chain, document), is_near=False)
         except (OSError, TxnStoreError) as error:
             self._retry_at[document.fingerprint] = self._network.runtime.monotonic() + RETRY_MS
             fields = {"chain": self._chain, "address": document.address, "error": str(error)}

@@ -59,12 +59,14 @@ class Met:
         channel: To the process that listens; None: this one does.
         listener: None: another process listens.
         process_id: The process that listens, if the system knows it; None for this one.
+        is_near: Whether it is on this machine.
     """
 
     identity: object
     channel: Channel | None = None
     listener: Listener | None = None
     process_id: int | None = None
+    is_near: bool = True
 
 
 class Mailbox(Protocol):
