@@ -20,9 +20,12 @@ from txnstore.threads import load
 if TYPE_CHECKING:
     import duckdb
 
-#: The relation that an expression is evaluated over.
-_ROWS = "records"
-#: One thread keeps the order of the rows; nothing is downloaded, and no variable of Python is a relation.
+#: The relation that an expression is evaluated over, and what it is made of.
+_ROWS, _GIVEN = "records", "given"
+#: The numbers that DuckDB gives the rows of a table, and a column for them if the topic has one of that name; no topic
+#: can have this one, whose name begins as that of a column that reads add.
+_NUMBER, _OWN_NUMBER = "rowid", "_offset_of_row"
+#: Nothing is downloaded, and no variable of Python is a relation. With one thread rows are inserted in their order.
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -168,6 +171,13 @@ class SqlPredicate:
         is_all = any(map(_is_of_all, _nodes(expression)))
         self.columns: tuple[str, ...] = tuple(name for name in schema.names if is_all or name.lower() in used)
         self.strict = all(map(_is_strict, _nodes(expression)))
+        self._number = _NUMBER if _NUMBER not in map(str.lower, self.columns) else _OWN_NUMBER
+        if is_all and self._number != _NUMBER:
+            msg = f"{where!r} is of whole rows, and topic {topic.name!r} has a column {_NUMBER}: name the columns"
+            raise InvalidConfigError(msg)
+        # Sorted, because a plan with a join, as of IN with many values, returns rows in another order.
+        numbered = f"SELECT {self._number} AS number, ({where}\n) AS matched FROM {_ROWS}"
+        self._ordered = f"SELECT matched FROM ({numbered}) ORDER BY number"
         if not self.columns:
             raise InvalidConfigError(f"{where!r} names no column of topic {topic.name!r}: it would choose all records")
 
@@ -179,19 +189,27 @@ class SqlPredicate:
             return [str(kind) for kind in relation.types]
         except self._error as error:
             raise InvalidConfigError(f"{self._where!r} is no predicate: {_first_line(error)}") from error
+        finally:
+            self._database.unregister(_ROWS)
 
     def matches(self, table: pa.Table) -> Any:
         """Whether the expression is true for each row, in their order."""
         if not table.num_rows:
             return pa.array([], pa.bool_())
-        self._database.register(_ROWS, table.select(self.columns))  # The same row, whatever else a caller has read.
+        database, rows = self._database, table.select(self.columns)  # The same row, whatever else a caller has read.
+        if self._number == _OWN_NUMBER:
+            rows = rows.append_column(_OWN_NUMBER, pa.array(range(table.num_rows), pa.int64()))
+        database.register(_GIVEN, rows)
         try:
-            return self._database.sql(self._query).to_arrow_table().column(0)
+            # A table, because only its rows have numbers, which are no column for the expression.
+            database.execute(f"CREATE OR REPLACE TEMP TABLE {_ROWS} AS SELECT * FROM {_GIVEN}")
+            return database.sql(self._ordered).to_arrow_table().column(0)
         except self._error as error:
             msg = f"{self._where!r} cannot be evaluated for all records ({_first_line(error)})"
             raise InvalidConfigError(msg) from error
         finally:
-            self._database.unregister(_ROWS)
+            database.execute(f"DROP TABLE IF EXISTS {_ROWS}")
+            database.unregister(_GIVEN)
 
 
 def predicate_of(topic: CatalogTopic, key: object, where: object) -> Predicate:
