@@ -16,7 +16,7 @@ from txnstore.chain.chains import read_if_there
 from txnstore.compactor.backup.copying import Copier
 from txnstore.compactor.backup.cut import Cut, Part, VanishedError, beside, take_cut
 from txnstore.compactor.backup.later import MAX_ENTRIES, copy_later
-from txnstore.compactor.backup.target import check_continues, create, delete_strays, prepare
+from txnstore.compactor.backup.target import check_continues, create, delete_strays, identity_of, prepare
 from txnstore.compactor.verify.verify import verify as verify_store
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
@@ -213,7 +213,7 @@ class Copy:
         return BackupDocument(
             number=document.number + 1,
             backup_id=runtime.new_id(),
-            store=self.connection.objects.get(keys.STORE).decode(),
+            store=identity_of(self.connection).decode(),
             heads=heads,
             hashes=[state.entry_hash for state in view.states],
             boundaries=boundaries,

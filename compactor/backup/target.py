@@ -8,6 +8,7 @@ from txnstore.chain import keys
 from txnstore.chain.backups import BackupDocument, begun, newest_backup
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import encode
+from txnstore.chain.identity import document_of
 from txnstore.chain.payload import entry_hash
 from txnstore.chain.traces import describe_traces, stores
 from txnstore.compactor.backup.cut import Cut
@@ -19,6 +20,13 @@ from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.redact import redact
+
+
+def identity_of(connection: Connection) -> bytes:
+    """Return ``store.json`` of an open store, unless another store was created, or put, in its place since then."""
+    data = connection.objects.get(keys.STORE)
+    connection.chains.identity.check(document_of(data, connection.objects.url).store_id)
+    return data
 
 
 def prepare(connection: Connection, target: ObjectStore) -> BackupDocument:
@@ -48,7 +56,7 @@ def prepare(connection: Connection, target: ObjectStore) -> BackupDocument:
             msg = f"nothing was copied: {url} is no backup, and not empty: {traces}. Give an empty folder or prefix"
             raise BackupError(msg)
         probe_once(target, runtime.new_id, store_id=names.store_id, now=runtime.clock())
-        first = begun(connection.objects.get(keys.STORE), runtime.new_id(), runtime.clock())
+        first = begun(identity_of(connection), runtime.new_id(), runtime.clock())
         create(target, first, runtime)
         return newest_backup(target) or first
     if document.document.known_as != connection.store_id:

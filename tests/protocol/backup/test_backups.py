@@ -28,6 +28,7 @@ from txnstore import errors
 from txnstore.chain import backups
 from txnstore.chain.backups import newest_backup
 from txnstore.chain.codec import encode
+from txnstore.chain.identity import document_of
 from txnstore.compactor import backup, plan_repairs, restore_in_place
 from txnstore.compactor.backup import copying
 from txnstore.connection import Connection
@@ -507,3 +508,19 @@ def test_a_reader_of_a_backup_sees_nothing_of_an_unfinished_cut(
             everywhere(again, b"new")
             assert again.verify(deep=True).ok
             assert shown(reopen(again, clock))["heads"] > before["heads"]
+
+
+def test_a_backup_has_no_identity_of_another_store(
+    store: Store, objects: MemoryStore, target: MemoryStore, clock: ManualClock
+) -> None:
+    """An operator has put ``store.json`` of another store there: the copy would be taken for one of that."""
+    everywhere(store, b"1")
+    connection = connection_of(store)
+    document = objects.get(keys.STORE)
+    other_id = keys.STORE_ID.replace("aaaa", "bbbb")
+    objects.put(keys.STORE, encode(replace(document_of(document, "there"), store_id=other_id)))
+    with pytest.raises(errors.StoreNotFoundError, match=f"{other_id} was created in its place"):
+        backup(connection, target)
+    assert newest_backup(target) is None
+    objects.put(keys.STORE, document)
+    assert backup(connection, target).heads == store.snapshot().heads
