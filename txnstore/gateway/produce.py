@@ -166,6 +166,8 @@ class Produce:
                     fields.set_result(self._response_fields(request, topics, client))
                 except asyncio.CancelledError:
                     fields.cancel()
+                except ConnectionAbortedError as error:  # Its traceback would keep the request, after its bytes count.
+                    fields.set_exception(error.with_traceback(None))
                 except Exception as error:  # noqa: BLE001 - The connection gets it.
                     fields.set_exception(error)
 

@@ -700,11 +700,13 @@ class _Connection:
         """Encode the response of a staged request, or that of its error; None if there is none."""
         if fields.cancelled():
             raise ConnectionResetError("a request was given up")
+        failure = fields.exception()
+        if isinstance(failure, ConnectionAbortedError):  # Raised here, it would refer to the request by its traceback.
+            self._fail(failure)
+            return None
         try:
             found = fields.result()
             return None if found is None else self._server.encode(request, found)
-        except ConnectionAbortedError:
-            raise
         except Exception as error:  # noqa: BLE001 - Its client gets the code.
             return self._server.failure(request, error)
 
@@ -758,6 +760,7 @@ class _Connection:
     async def end(self, *, at_once: bool) -> None:
         """Close the connection. Its requests run on, and their bytes count as long as they are in memory."""
         self._is_closed = True
+        self._stream.on_end = None  # It refers to the connection: only the collector of cycles would end them.
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._sender is not None:
@@ -768,6 +771,7 @@ class _Connection:
             if self._server.is_draining:  # The grace period has passed.
                 fields.cancel()
             fields.add_done_callback(_log_late_error)
+        self._failure = None  # Its traceback refers to the connection.
         self._client.room.remove(self._unsent_bytes)
         with suppress(asyncio.CancelledError):
             await self._stream.close(linger=0 if at_once else _LINGER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.helpers.gateway import serving
-from tests.helpers.gateway_process import produce_fields
+from tests.helpers.gateway_process import Client, produce_fields
 from tests.helpers.kafka_batches import kafka_batch, values_batch
 from tests.helpers.kafka_wire import RawClient, request_frame, response_of
 from txnstore.core.log.commands import Append
@@ -19,6 +20,7 @@ from txnstore.errors import StorageRefusedError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.produce import Produce
+from txnstore.gateway.wire import Request
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 
@@ -256,3 +258,15 @@ def test_a_refusal_whose_version_cannot_be_checked_is_repeated(store: Store, obj
         assert codes() == [ErrorCode.none, ErrorCode.kafka_storage_error]
         assert codes() == [ErrorCode.none, ErrorCode.invalid_record]
     assert store.scan("typed").to_table().num_rows == 2
+
+
+def test_a_failed_request_without_acknowledgement_leaves_no_cycle() -> None:
+    """Its bytes do not count any longer, and the collector, which would end it, runs rarely in a gateway."""
+    gc.disable()
+    try:
+        with create_on(MemoryStore()) as store, serving(store) as gateway, Client(*gateway.address) as client:
+            client.begin(Api.PRODUCE, 8, produce_fields("missing", values_batch([b"v"]), acks=0))
+            assert client.is_closed()
+        assert not [each for each in gc.get_objects() if isinstance(each, Request) and each.api == Api.PRODUCE]
+    finally:
+        gc.enable()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -667,3 +669,34 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, authentic
         assert await reader.read() == b""
 
     run({Api.API_VERSIONS: answer}, scenario)
+
+
+def test_a_closed_connection_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector runs rarely in a gateway: what a connection held is free when it ends."""
+    connections: list[weakref.ref[object]] = []
+    end = module._Connection.end
+
+    async def noted_end(connection: module._Connection, *, at_once: bool) -> None:
+        connections.append(weakref.ref(connection))
+        await end(connection, at_once=at_once)
+
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
+        fields: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
+        fields.set_result(PRODUCED)
+        return fields
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(produce(1) + request_frame(Api.HEARTBEAT, 0, {}, 2))
+        assert [await correlation(reader) for _ in range(2)] == [1, 2]
+        writer.close()
+        await until(lambda: not server.traffic.connections)
+        await settle()
+        assert [connection() for connection in connections] == [None]
+
+    monkeypatch.setattr(module._Connection, "end", noted_end)
+    gc.disable()
+    try:
+        run({Api.PRODUCE: stage, Api.HEARTBEAT: answer}, scenario)
+    finally:
+        gc.enable()
