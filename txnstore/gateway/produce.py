@@ -373,8 +373,8 @@ class Produce:
                 connection.objects, connection.runtime, key, data, what, _UPLOAD_TIMEOUT,
                 lambda: False, connection.measurements.count_retry,
             )  # fmt: skip
-        except TxnStoreError as error:
-            refusals.update(dict.fromkeys(indexes, error))
+        except TxnStoreError as error:  # Its traceback would keep the batches, after their bytes count.
+            refusals.update(dict.fromkeys(indexes, error.with_traceback(None)))
 
     def _encode(
         self,

@@ -173,7 +173,7 @@ def deliver(
         except StorageRefusedError:
             raise
         except StorageError as error:
-            attempts, failure = attempts + 1, error
+            attempts, failure = attempts + 1, str(error)  # The error itself would refer to itself by its traceback.
             if is_abandoned() or max(paused_seconds, (runtime.monotonic() - began_at) / 1000) >= timeout:
                 times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
                 msg = f"{name} could not be uploaded within {timeout:g} s ({times}): {error}"
@@ -182,7 +182,7 @@ def deliver(
             return
         bound = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(attempts, _MAX_DOUBLINGS))
         pause = runtime.rng.uniform(0, bound)
-        extra = {"key": key, "attempt": attempts, "error": str(failure)}
+        extra = {"key": key, "attempt": attempts, "error": failure}
         _LOG.debug("upload failed, retrying", extra=extra)
         on_retry()
         runtime.sleep(pause)

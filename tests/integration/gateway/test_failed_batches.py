@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from txnstore.core.log.commands import Append
 from txnstore.errors import StorageRefusedError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
-from txnstore.gateway.produce import Produce
+from txnstore.gateway.produce import Produce, StagedBatch
 from txnstore.gateway.wire import Request
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -262,11 +263,28 @@ def test_a_refusal_whose_version_cannot_be_checked_is_repeated(store: Store, obj
 
 def test_a_failed_request_without_acknowledgement_leaves_no_cycle() -> None:
     """Its bytes do not count any longer, and the collector, which would end it, runs rarely in a gateway."""
+    gc.collect()
     gc.disable()
     try:
         with create_on(MemoryStore()) as store, serving(store) as gateway, Client(*gateway.address) as client:
             client.begin(Api.PRODUCE, 8, produce_fields("missing", values_batch([b"v"]), acks=0))
             assert client.is_closed()
         assert not [each for each in gc.get_objects() if isinstance(each, Request) and each.api == Api.PRODUCE]
+    finally:
+        gc.enable()
+
+
+def test_a_batch_that_the_storage_refuses_leaves_no_cycle() -> None:
+    objects, batch = FailingStore(), values_batch([random.Random(1).randbytes(200_000)])
+    gc.collect()
+    gc.disable()
+    try:
+        with create_on(objects) as store:
+            store.create_topic("t", partitions=1)
+            with serving(store) as gateway, Client(*gateway.address) as client:
+                objects.refuses = lambda key, _data: key.endswith(".parquet")
+                answer = client.ask(Api.PRODUCE, 8, produce_fields("t", batch))
+                assert answer.responses[0].partition_responses[0].error_code != ErrorCode.none
+        assert not [each for each in gc.get_objects() if isinstance(each, StagedBatch)]
     finally:
         gc.enable()

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,10 @@ import pytest
 from tests.harness.executors import DeferredExecutor
 from tests.helpers.shell import GatedStore, new_store, values
 from txnstore.core.log.model import NewBatch
+from txnstore.errors import StorageError
 from txnstore.producer import Producer
+from txnstore.producer.upload import deliver
+from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.threads import Workers
@@ -166,3 +169,20 @@ def test_a_batch_in_the_log_keeps_no_description_of_its_segment() -> None:
     kept = gc.get_referents(*future._batches())
     assert not [each for each in kept if isinstance(each, NewBatch)]
     producer.close()
+
+
+def test_the_error_of_a_repeated_upload_does_not_keep_its_bytes() -> None:
+    """It must not refer to itself: a gateway, which has to bound the bytes, seldom looks for cycles."""
+
+    class Unavailable(MemoryStore):
+        def put(self, key: str, data: bytes) -> None:
+            raise StorageError("not now")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(StorageError):
+            deliver(Unavailable(), Runtime(), "topics/t", b"", "a segment", 0.0, lambda: False, lambda: None)
+        assert not [each for each in gc.get_objects() if isinstance(each, StorageError)]
+    finally:
+        gc.enable()
