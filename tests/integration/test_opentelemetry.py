@@ -56,7 +56,8 @@ def test_all_metrics_of_all_stores_are_reported_until_a_store_is_collected() -> 
         f"txnstore.{durations.name}" for durations in DURATIONS
     }
     of_tables = sum(metric.name.startswith("table_") for metric in STATUS)  # There are none,
-    assert len(points) == len(PROCESS) + len(STATUS) + len(DURATIONS) - of_tables - 1  # and no group has an offset.
+    # no group has an offset, and no topic a retention.
+    assert len(points) == len(PROCESS) + len(STATUS) + len(DURATIONS) - of_tables - 2
     clock.advance(1_000)
     points = collected(reader)
     commits = values(points, "txnstore.commits")
@@ -87,4 +88,4 @@ def test_one_collection_reads_the_state_once() -> None:
         store.instrument(MeterProvider([reader]), status=True)
         before = store.metrics().gets
         collected(reader)
-        assert store.metrics().gets == before + 2
+        assert store.metrics().gets == before + 3  # Two for the head, one for the record of maintenance.
