@@ -7,7 +7,9 @@ a transaction, compacts and vacuums: everything that writes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.helpers.connections import connection_of
 from txnstore.core.groups.offsets import committed
@@ -55,21 +57,20 @@ def _run(store: Store, ledger: Ledger) -> None:
                 if step == 0:
                     producer.flush()
             producer.send_offsets({INPUT: step + 1}, "job")
-            _commit(producer.commit_transaction)
+            _until_known(producer.commit_transaction)
             ledger.steps = max(ledger.steps, step + 1)
             _between(store, step, ledger)
 
 
-def _commit(commit: object) -> None:
-    """Commit as a caller should: an unknown outcome is asked for again."""
-    assert callable(commit)
+def _until_known(call: Callable[[], object]) -> None:
+    """Call as a caller should: after an unknown outcome again."""
     for _ in range(3):
         try:
-            commit()
+            call()
         except UnknownOutcomeError:
             continue
         return
-    commit()
+    call()
 
 
 def _between(store: Store, step: int, ledger: Ledger) -> None:
@@ -89,7 +90,7 @@ def _between(store: Store, step: int, ledger: Ledger) -> None:
     if step == 2:
         store.compact()
         store.checkpoint()
-        store.vacuum(older_than=0.0)
+        _until_known(partial(store.vacuum, older_than=0.0))
 
 
 def check_result(objects: ObjectStore, runtime: Runtime, ledger: Ledger, *, finished: bool) -> None:
