@@ -331,7 +331,7 @@ class Nemesis:
             victim.away_until = now + rng.uniform(*_AWAY)
         if kind.endswith("kill"):
             target = rng.choice(TARGETS) if victim.is_spark else "everything"
-            if victim.is_session and worker is not None:  # One process of a session, which goes on.
+            if victim.is_session and worker is not None:  # One process of a session; the others continue.
                 _signal(worker, signal.SIGKILL)
             elif target == "everything":
                 _kill(victim)

@@ -22,16 +22,6 @@ from txnstore.errors import (
 from txnstore.producer import Producer
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def producer(bench: Bench) -> Producer:
-    return bench.store.producer(linger=None)
-
-
 @pytest.mark.parametrize(
     ("row", "says"),
     [

@@ -48,16 +48,6 @@ from txnstore.testing import ManualClock
 pytestmark = pytest.mark.usefixtures("own_objects")
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def producer(bench: Bench) -> Producer:
-    return bench.store.producer(linger=None)
-
-
 def clock(bench: Bench) -> ManualClock:
     clock_of_store = connection_of(bench.store).runtime.clock
     assert isinstance(clock_of_store, ManualClock)

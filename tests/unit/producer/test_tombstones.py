@@ -20,16 +20,6 @@ MARKED = {"tombstone.column": "gone"}
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("gone", pa.bool_())])
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def producer(bench: Bench) -> Producer:
-    return bench.store.producer(linger=None)
-
-
 def rows(bench: Bench) -> list[dict[str, Any]]:
     return read(bench, "typed", columns=["id", "name", "gone"])
 
