@@ -40,7 +40,21 @@ YEAR_10000 = 253_402_300_800_000
 
 
 def decode(*batches: bytes, **options: Any) -> DecodedRecords:
-    return to_table([check_produced(batch, LIMIT) for batch in batches], **options)
+    return decode_both_ways([check_produced(batch, LIMIT) for batch in batches], **options)
+
+
+def decode_both_ways(batches: list[RawBatch], **options: Any) -> DecodedRecords:
+    """Few records are decoded one by one, many by numpy: with the same result."""
+    decoded = to_table(batches, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_FEW_RECORDS", 0)
+        as_many = to_table(batches, **options)
+    assert decoded.table.equals(as_many.table)
+    assert decoded.counts == as_many.counts
+    assert {number: repr(error) for number, error in decoded.errors.items()} == {
+        number: repr(error) for number, error in as_many.errors.items()
+    }
+    return decoded
 
 
 def sealed(records: bytes, count: int, base_timestamp: int = 1_000, attributes: int = 0) -> RawBatch:
@@ -173,7 +187,7 @@ BROKEN: dict[str, tuple[bytes, int]] = {
 def test_a_broken_batch_is_refused_alone(name: str) -> None:
     """As by Kafka's ``DefaultRecord.readFrom`` and ``DefaultRecordBatch``: INVALID_RECORD."""
     good = check_produced(GOOD, LIMIT)
-    decoded = to_table([good, sealed(*BROKEN[name]), good])
+    decoded = decode_both_ways([good, sealed(*BROKEN[name]), good])
     assert decoded.counts == (2, 0, 2)
     assert rows(decoded.table) == expected(GOOD, GOOD)
     (number,) = decoded.errors
@@ -238,16 +252,16 @@ def test_the_list_of_refused_records_is_short() -> None:
 
 def test_records_and_headers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a few kilobytes of zstd would take gigabytes of memory. Java's producer splits the batch."""
-    monkeypatch.setattr(columns, "MAX_RECORDS", 10)
-    headers: list[tuple[str, bytes | None]] = [("h", None)] * 5
+    monkeypatch.setattr(columns, "MAX_RECORDS", 100)
+    headers: list[tuple[str, bytes | None]] = [("h", None)] * 50
     decoded = decode(
-        values_batch([b""] * 10),
-        values_batch([b""] * 11),
+        values_batch([b""] * 100),
+        values_batch([b""] * 101),
         kafka_batch([(0, 0, None, b"", headers), (1, 0, None, b"", headers)]),
         kafka_batch([(0, 0, None, b"", headers), (1, 0, None, b"", headers), (2, 0, None, b"", headers[:1])]),
         GOOD,
     )
-    assert decoded.counts == (10, 0, 2, 0, 2)
+    assert decoded.counts == (100, 0, 2, 0, 2)
     assert {number: type(error) for number, error in decoded.errors.items()} == {
         1: BatchTooLargeError,
         3: BatchTooLargeError,
@@ -426,7 +440,7 @@ def test_random_and_damaged_bytes_are_refused_in_bounded_memory() -> None:
             except BatchError:
                 refused += 1
                 continue
-            decoded = to_table([good, batch, good], max_decompressed=1 << 16)
+            decoded = decode_both_ways([good, batch, good], max_decompressed=1 << 16)
             assert decoded.rows(0).equals(decoded.rows(2))
             assert decoded.counts in {(2, 0, 2), (2, batch.count, 2)}
             assert (1 in decoded.errors) == (decoded.counts[1] == 0)

@@ -1,9 +1,9 @@
 """Record batches to the columns of a topic without a schema, and back, many records at a time.
 
-Decoding loops in Python over the lengths of records only. The other numbers are read by numpy, each kind for all
-records at once. Keys and values are cut from one buffer by one ``BinaryArray`` (key, rest, value, rest, …), of which
-:meth:`pyarrow.Array.take` copies every fourth. Encoding joins columns of bytes element by element: the buffer of the
-result *is* the records of a batch.
+Few records are decoded one by one. Decoding many loops in Python over their lengths only. The other numbers are read by
+numpy, each kind for all records at once. Keys and values are cut from one buffer by one ``BinaryArray`` (key, rest,
+value, rest, …), of which :meth:`pyarrow.Array.take` copies every fourth. Encoding joins columns of bytes element by
+element: the buffer of the result *is* the records of a batch.
 
 Source: Kafka's ``DefaultRecord``, ``LogValidator``.
 """
@@ -43,7 +43,7 @@ from txnstore.gateway.records.batch import (
     encode_batch,
 )
 from txnstore.producer.records import MAX_TIMESTAMP
-from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP
+from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, RecordTuple, records_to_table
 
 #: Bytes that the records of one batch may have when they are decompressed.
 MAX_DECOMPRESSED = 64 << 20
@@ -53,6 +53,8 @@ _MAX_TOTAL = 128 << 20
 MAX_RECORDS = 1 << 20
 #: Bytes of records that are decoded at a time: the arrays of numpy for them fit in the cache of a processor.
 _GROUP_BYTES = 2 << 20
+#: Records that are decoded one by one: for fewer, the arrays of numpy take longer than all else.
+_FEW_RECORDS = 48
 #: The shortest record: six fields of one byte after its length.
 _MIN_RECORD = 7
 #: Zero bytes after the last record, so that a number is read up to its tenth byte without a check.
@@ -96,7 +98,8 @@ class DecodedRecords:
 
     def rows(self, index: int) -> pa.Table:
         """The records of the batch with this index in the sequence."""
-        return self.table.slice(self.first_rows[index], self.counts[index])
+        count = self.counts[index]
+        return self.table if count == self.table.num_rows else self.table.slice(self.first_rows[index], count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +153,16 @@ def to_table(
     if group or not tables:
         tables.append(_decode(group, keyed_batches, errors))
     counts = tuple(0 if index in errors else batch.count for index, batch in enumerate(batches[:batch_count]))
-    return DecodedRecords(pa.concat_tables(tables), counts, tuple(accumulate(counts, initial=0)), errors)
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    return DecodedRecords(table, counts, tuple(accumulate(counts, initial=0)), errors)
 
 
 def _decode(group: list[_Payload], keyed_batches: Collection[int], errors: dict[int, BatchError]) -> pa.Table:
     """Decode the good batches of a group, and add the errors of the others to ``errors``."""
+    if sum(payload.batch.count for payload in group) <= _FEW_RECORDS:
+        table = _decode_few(group, keyed_batches)
+        if table is not None:
+            return table
     data = b"".join([*(payload.data for payload in group), _PADDING])
     marks: list[int] = []
     good_payloads: list[_Payload] = []
@@ -176,6 +184,67 @@ def _decode(group: list[_Payload], keyed_batches: Collection[int], errors: dict[
     return _decode(
         [payload for payload in good_payloads if payload.number not in errors_by_index], keyed_batches, errors
     )
+
+
+def _decode_few(group: Sequence[_Payload], keyed_batches: Collection[int]) -> pa.Table | None:
+    """Decode records one by one; None for :class:`_Records`: one is refused, has no time, or has many headers."""
+    records: list[RecordTuple] = []
+    for payload in group:
+        if not _read_records(payload, payload.number in keyed_batches, records):
+            return None
+    return records_to_table(records, 0)
+
+
+def _read_records(payload: _Payload, needs_keys: bool, records: list[RecordTuple]) -> bool:
+    """Append the records of a batch; False if one is refused, has no time, or has many headers."""
+    batch, data = payload.batch, bytes(payload.data)
+    end = 0
+    try:
+        for offset in range(batch.count):
+            length, position = _varint(data, end)
+            end = position + length
+            if length < _MIN_RECORD - 1 or end > len(data):
+                return False
+            delta, position = _varint(data, position + 1, _VARLONG)  # The attributes have no meaning.
+            offset_delta, position = _varint(data, position)
+            key, position = _cell(data, position)
+            value, position = _cell(data, position)
+            header_count, position = _varint(data, position)
+            headers = _read_headers(data, position, end, header_count)
+            moment = batch.max_timestamp if batch.has_append_time else batch.base_timestamp + delta
+            if (
+                offset_delta != offset
+                or headers is None
+                or (needs_keys and key is None)
+                or not 0 <= moment <= MAX_TIMESTAMP
+            ):
+                return False
+            records.append((key, value, headers or None, moment))
+    except (IndexError, ValueError):  # It ends within a number, or the name of a header is no UTF-8.
+        return False
+    return end == len(data)
+
+
+def _cell(data: bytes, position: int) -> tuple[bytes | None, int]:
+    """Read a length and as many bytes, fewer at the end of the data; return them, or null, and the position behind."""
+    length, position = _varint(data, position)
+    return (None, position) if length < 0 else (data[position : position + length], position + length)
+
+
+def _read_headers(data: bytes, position: int, end: int, count: int) -> list[tuple[str, bytes | None]] | None:
+    """The headers of a record; None if they do not fill it up to its end, or are more than a few."""
+    if count == 0 and position == end:
+        return []
+    if not 0 < count <= _MAX_BULK_HEADERS:
+        return None
+    places = _header_places(data, position, end, count)
+    if places is None:
+        return None
+    cells = iter(places)
+    return [
+        (data[name : name + name_length].decode(), None if length < 0 else data[value : value + length])
+        for name, name_length, value, length in zip(cells, cells, cells, cells, strict=True)
+    ]
 
 
 def _find_records(data: bytes, position: int, end: int, count: int, marks: list[int]) -> bool:
@@ -201,15 +270,15 @@ def _find_records(data: bytes, position: int, end: int, count: int, marks: list[
     return position == end
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int, max_bytes: int = _VARINT) -> tuple[int, int]:
     """Read the number at a position; return it and the position behind it."""
     number = 0
-    for index in range(_VARINT):
+    for index in range(max_bytes):
         byte = data[position + index]
         number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), position + index + 1
-    raise ValueError("a number of more than five bytes")
+    raise ValueError(f"a number of more than {max_bytes} bytes")
 
 
 class _Cursor:
