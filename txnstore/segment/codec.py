@@ -37,6 +37,9 @@ ROW_GROUP_BYTES = 64 << 20
 #: Of 128 KiB each, row groups take twice the time to write.
 _PART_BYTES = 256 << 10
 
+#: So few rows, with so few bytes of buffers beyond them, are not worth a copy.
+_FEW_ROWS, _SPARE_BYTES = 8, 1 << 10
+
 #: The exceptions that pyarrow raises for damaged bytes.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
@@ -363,9 +366,11 @@ class SegmentWriter:
 def _compact_rows(table: pa.Table) -> pa.Table:
     """Copy the rows into one chunk per column, without the values outside the slice of a nested column.
 
-    Arrow IPC truncates plain columns to their slice, but writes the children of nested ones completely.
+    Arrow IPC truncates plain columns to their slice, but may write the children of nested ones completely.
     """
     table = table.combine_chunks()
+    if table.num_rows <= _FEW_ROWS and table.get_total_buffer_size() - table.nbytes <= _SPARE_BYTES:
+        return table  # The copy would take longer than all else.
     for index, column in enumerate(table.columns):
         if pt.is_nested(column.type):
             compacted = column.take(pa.arange(0, table.num_rows))

@@ -141,8 +141,11 @@ def timestamp_ranges(
     """
     if table.num_rows == 0 or (column is None and TIMESTAMP_FIELD.name not in table.column_names):
         return [(default_ms, default_ms)] * len(parts)
-    # In numpy: for the segments of small commits, a kernel of Arrow costs more than the comparison.
+    # In numpy, or Python: for the segments of small commits, a kernel of Arrow costs more than the comparison.
     moments = timestamps_of(table, column, default_ms).to_numpy().view(np.int64)
+    if len(moments) == 1:
+        moment = int(moments[0])
+        return [(moment, moment) if rows else (default_ms, default_ms) for rows in parts]
     if len(parts) == 1:
         return [(int(moments.min()), int(moments.max()))]
     filled_parts = [rows for rows in parts if rows]

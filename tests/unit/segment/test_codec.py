@@ -25,9 +25,10 @@ from txnstore.segment.codec import (
     decode,
     decode_pieces,
     encode,
+    encode_stream,
     verify_checksum,
 )
-from txnstore.segment.schema import RECORD_SCHEMA, records_to_table
+from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, records_to_table
 
 FORMATS = sorted(COMPRESSIONS)
 PAIRS = [(fmt, compression) for fmt in FORMATS for compression in COMPRESSIONS[fmt]]
@@ -355,6 +356,18 @@ def test_a_slice_of_a_large_table_is_a_small_segment() -> None:
         encoded = encode(part, fmt, "none")
         assert encoded.size < 5_000
         assert decode(encoded.data, fmt).equals(part)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9])
+def test_a_stream_has_nothing_outside_of_a_slice(rows: int) -> None:
+    """Whether the nested columns of few rows are copied or not."""
+    names = pa.array([[{"key": "k" * 100, "value": b"v"}]] * 100, HEADERS)
+    table = pa.table([pa.nulls(100, pa.binary()), pa.array([b"v"] * 100), names, pa.nulls(100, TIMESTAMP)],
+                     schema=RECORD_SCHEMA)  # fmt: skip
+    part = table.slice(50, rows)
+    encoded = encode_stream(part)
+    assert decode(encoded.data, "arrow_stream").equals(part)
+    assert encoded.size < 1_200 + 200 * rows
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
