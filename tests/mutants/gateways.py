@@ -188,7 +188,7 @@ GATEWAYS = (
     ),
     _mutant(
         "the answer to a commit is that of its neighbour",
-        Commits._commit,
+        Commits._answer,
         "zip($taken, $answers, strict=True)",
         "zip($taken, reversed($answers), strict=True)",
         _TRANSACTIONS,

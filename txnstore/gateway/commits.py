@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -63,8 +63,8 @@ class Commits:
         self._chains = len(connection.chains)
         #: The lanes with commands that no commit has taken, oldest first. Only the event loop changes it.
         self._waiting_lanes: dict[Hashable, _Lane] = {}
-        #: The commits under way, and their lanes. Only the event loop changes it.
-        self._running_lanes: dict[asyncio.Task[None], Hashable] = {}
+        #: The lanes with a commit under way. Only the event loop changes it.
+        self._running_lanes: set[Hashable] = set()
         #: The commits that were begun, and the commands in them.
         self.commits, self.commands = 0, 0
         #: Whether the event loop will look at the commands that wait.
@@ -93,17 +93,15 @@ class Commits:
     def _start(self) -> None:
         """Begin a commit for each lane that waits and has none under way."""
         self._is_starting = False
-        busy_lanes = set(self._running_lanes.values())
-        due_lanes = [lane_key for lane_key in self._waiting_lanes if lane_key not in busy_lanes]
-        for lane_key in due_lanes[: _THREADS - len(busy_lanes)]:
+        due_lanes = [lane_key for lane_key in self._waiting_lanes if lane_key not in self._running_lanes]
+        for lane_key in due_lanes[: _THREADS - len(self._running_lanes)]:
             lane = self._waiting_lanes.pop(lane_key)
             lane.taken_event.set()
             commands = [command for command in lane.waiting if not command.future.done()]
             self.commits += 1
             self.commands += len(commands)
-            task = asyncio.get_running_loop().create_task(self._commit(commands))
-            self._running_lanes[task] = lane_key
-            task.add_done_callback(self._on_commit_end)
+            self._running_lanes.add(lane_key)
+            self._commit(lane_key, commands)
 
     def _lane_key(self, command: Command) -> Hashable:
         """The key of the lane that keeps a command in order: clients pipeline the batches of a partition."""
@@ -121,32 +119,48 @@ class Commits:
         for lane in list(self._waiting_lanes.values()):
             await lane.taken_event.wait()
 
-    def _on_commit_end(self, task: asyncio.Task[None]) -> None:
-        del self._running_lanes[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("the commit of requests failed", exc_info=error, extra={"error": repr(error)})
-        self._start()
-
-    async def _commit(self, waiting_commands: list[_WaitingCommand]) -> None:
-        """Submit commands together in a thread, and give each caller its answer or error, also if this is cancelled."""
-        commands = [(command.command, command.principal) for command in waiting_commands]
+    def _commit(self, lane_key: Hashable, waiting_commands: list[_WaitingCommand]) -> None:
+        """Submit commands together in a thread, whose end the event loop gets without a task, which costs as much."""
         loop = asyncio.get_running_loop()
+
+        def on_end(commit: Future[list[Any]]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._answer, lane_key, waiting_commands, commit)
+
         try:
-            answers = await loop.run_in_executor(self._threads, self._submit_all, commands)
-        except BaseException as error:
-            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(commands)
+            commit = self._threads.submit(
+                self._submit_all, [(command.command, command.principal) for command in waiting_commands]
+            )
+        except RuntimeError as error:  # The gateway has closed.
+            commit = Future()
+            commit.set_exception(error)
+        commit.add_done_callback(on_end)
+
+    def _answer(self, lane_key: Hashable, waiting_commands: list[_WaitingCommand], commit: Future[list[Any]]) -> None:
+        """Give each caller its answer or error; the next commit of the lane begins after their callbacks."""
+        error = CancelledError() if commit.cancelled() else commit.exception()
+        if error is None:
+            answers = commit.result()
+        else:
+            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(waiting_commands)
             if not isinstance(error, Exception):
-                raise
+                _LOG.error("the commit of requests failed", exc_info=error, extra={"error": repr(error)})
+        for command, answer in zip(waiting_commands, answers, strict=True):
+            future = command.future
+            if future.done():
+                continue
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        asyncio.get_running_loop().call_soon(self._on_answered, lane_key)
+
+    def _on_answered(self, lane_key: Hashable) -> None:
+        self._running_lanes.remove(lane_key)
+        try:
+            self._on_commit()
         finally:
-            for command, answer in zip(waiting_commands, answers, strict=True):
-                future = command.future
-                if future.done():
-                    continue
-                if isinstance(answer, BaseException):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
-            loop.call_soon(self._on_commit)  # After the callbacks of the futures, which run before it.
+            self._start()
 
     def _submit_all(self, commands: Sequence[tuple[Command, str | None]]) -> list[Any]:
         """Commit commands in a thread, and read what their entries depend on, so that the event loop need not."""

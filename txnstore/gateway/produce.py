@@ -64,6 +64,8 @@ _LOG = limited_logger(__name__)
 
 #: Bytes of batches that one flush takes.
 _MAX_FLUSH_BYTES = 32 << 20
+#: Bytes of a flush that the event loop converts itself: handing them to a thread costs as much.
+_QUICK_BYTES = 8 << 10
 #: Bytes of batches that share a segment.
 _MAX_SHARED_BYTES = 8 << 20
 #: The first version of Produce with records that zstd compresses.
@@ -268,8 +270,9 @@ class Produce:
                 await self._services.commits.wait_until_taken()
                 batches = self._take_staged()
                 self.flushes += 1
+                prepare = partial(self._prepare, batches)
                 try:
-                    refusals, count = await self._services.in_thread(partial(self._prepare, batches))
+                    refusals, count = prepare() if _is_quick(batches) else await self._services.in_thread(prepare)
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
                     refusals, count = dict.fromkeys(range(len(batches)), error), len(batches)
                 if await self._adopt_newer_versions(batches, refusals):
@@ -324,14 +327,14 @@ class Produce:
         return batches
 
     def _prepare(self, batches: Sequence[StagedBatch]) -> tuple[dict[int, Exception], int]:
-        """Convert the records, and inline or upload them, in a thread.
+        """Convert the records, and inline or upload them; in a thread, unless they are quick.
 
         Returns:
             The errors by number of the batch, and the number of decoded batches: those behind need too much memory now.
         """
         rows, refusals, count = _decode_rows(batches)
         groups: dict[tuple[str, int, int], list[int]] = {}
-        chains = self._services.connection.view(refresh=False).chains
+        chains = len(self._services.connection.chains)
         for index in rows:
             batch = batches[index]
             key = batch.topic.topic_id, batch.topic.version, chain_of_partition(batch.tp, chains)
@@ -548,6 +551,15 @@ def _depends_on_topic(error: Exception) -> bool:
 def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
     """The producer of a batch, as its client knows it, and its partition."""
     return raw.producer_id, raw.producer_epoch, tp
+
+
+def _is_quick(batches: Sequence[StagedBatch]) -> bool:
+    """Whether batches are converted without a request, in about a millisecond."""
+    size = sum(len(batch.raw_batch.data) for batch in batches)
+    if size > _QUICK_BYTES or any(batch.raw_batch.codec is not Codec.NONE for batch in batches):
+        return False
+    writers = [writer_of(batch.topic) for batch in batches]
+    return all(writer.schema is None and size <= writer.config.inline_bytes for writer in writers)
 
 
 def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
