@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v1.header import ResponseHeader as FlexibleHeader
 from kio.serial import entity_reader, entity_writer
 
+from txnstore.gateway.apis import Api
 from txnstore.gateway.frames import Frame, MalformedRequestError
 
 #: The length of a frame, which precedes it.
@@ -88,6 +89,16 @@ def write_response(
             fields serves all versions; missing ones have the default of the protocol.
         errors: Counts the codes of errors in the response by their names.
     """
+    if api == Api.PRODUCE:  # Encoding takes a tenth of the processor time of a small request.
+        response = _write_appended(version, correlation_id, fields)
+        if response is not None:
+            return response
+    return _encode_response(api, version, correlation_id, fields, errors)
+
+
+def _encode_response(
+    api: int, version: int, correlation_id: int, fields: Mapping[str, Any], errors: Counter[str] | None
+) -> bytes:
     make, write, is_flexible = _writers(api, version)
     codes = _ERROR_CODES.codes = list[ErrorCode]()
     buffer = BytesIO()
@@ -102,6 +113,49 @@ def write_response(
     if errors is not None:
         errors.update(code.name for code in codes)
     return buffer.getvalue()  # Without a copy.
+
+
+#: The numbers in which responses to a batch that was appended differ, with values that stand for them in a template.
+_APPENDED = {
+    "index": (struct.Struct(">i"), 0x7A8B9CAD),
+    "base_offset": (struct.Struct(">q"), 0x7A8182838485868F),
+    "log_start_offset": (struct.Struct(">q"), 0x7A9192939495969F),
+}
+
+
+def _write_appended(version: int, correlation_id: int, fields: Mapping[str, Any]) -> bytes | None:
+    """Encode the response to a Produce request of one batch, which was appended; None if it is another one.
+
+    Its numbers are written over those of a response to an earlier one.
+    """
+    try:
+        (topic,) = fields["responses"]
+        (partition,) = topic["partition_responses"]
+        if partition["error_code"] is not ErrorCode.none or partition["log_append_time"] is not None:
+            return None
+        template, places = _appended_template(version, topic["name"], topic["topic_id"])
+    except (KeyError, ValueError):  # It has other fields, or several partitions.
+        return None
+    if places is None:
+        return None
+    response = bytearray(template)
+    _CORRELATION_ID.pack_into(response, PREFIX.size, correlation_id)
+    for name, place in places.items():
+        _APPENDED[name][0].pack_into(response, place, partition[name])
+    return bytes(response)
+
+
+@lru_cache(maxsize=1024)
+def _appended_template(version: int, name: str, topic_id: Any) -> tuple[bytes, dict[str, int] | None]:
+    """A response, and the places of the numbers that this version has; None if a value is there more than once."""
+    partition: dict[str, Any] = {number: mark for number, (_, mark) in _APPENDED.items()}
+    partition |= {"error_code": ErrorCode.none, "log_append_time": None}
+    topic = {"name": name, "topic_id": topic_id, "partition_responses": [partition]}
+    template = _encode_response(Api.PRODUCE, version, 0, {"responses": [topic]}, None)
+    marks = {number: packer.pack(mark) for number, (packer, mark) in _APPENDED.items()}
+    if any(template.count(mark) > 1 for mark in marks.values()):
+        return template, None
+    return template, {number: template.index(mark) for number, mark in marks.items() if mark in template}
 
 
 def with_correlation_id(response: bytes, correlation_id: int) -> bytes:
