@@ -233,7 +233,7 @@ INSTRUMENTS: dict[str, Instrument] = {
     "kafka-traces": kafka_traces,
     "kafka-tests": kafka_tests,
     "kafka-programs": kafka_programs,
-    "foreign-clients": plain("compat.foreign", "Run other clients' tests: franz-go, kafka-python, confluent, kcat."),
+    "foreign-clients": plain("compat.foreign", "Run other clients' tests: franz-go, librdkafka, sarama and four more."),
     "fuzz-gateway": plain("harness.gateway_fuzz", "Send a gateway frames that are nearly valid."),
     "memory-gateway": plain("harness.gateway_memory", "Measure the memory of a gateway under hostile clients."),
     "amounts": plain("harness.amounts", "Count the lines of code and the words of documents."),

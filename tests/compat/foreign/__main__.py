@@ -7,6 +7,7 @@ others run all the same.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import txnstore
-from tests.compat.foreign.suites import SUITES, Choice, Cluster
+from tests.compat.foreign.suites import SUITES, Choice, Cluster, Suite
 from tests.compat.kafka_clients.outcomes import (
     Case,
     Result,
@@ -31,8 +32,14 @@ from tests.helpers.gateway_process import gateway_process
 from txnstore.gateway.security import credential_line
 
 EXPECTED = Path(__file__).with_name("expected.tsv")
-_USER, _PASSWORD = "alice", "wonderland"
-#: As the brokers of kafka-python's tests have them; the others need no others.
+_USER = "alice"
+#: Passwords by mechanism; kafka-go's tests know the last two users.
+_USERS = {
+    _USER: {"SCRAM-SHA-256": "wonderland"},
+    "adminplain": {"SCRAM-SHA-256": "admin-secret"},
+    "adminscram": {"SCRAM-SHA-256": "admin-secret-256", "SCRAM-SHA-512": "admin-secret-512"},
+}
+#: As the brokers of kafka-python's tests have them.
 _PROPERTIES = (
     "auto.create.topics.enable=true",
     "group.initial.rebalance.delay.ms=0",
@@ -92,28 +99,40 @@ def _run(name: str, options: argparse.Namespace, choice: Choice) -> dict[Case, R
     place = options.folder / "runs" / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    with _cluster(place, options.gateways) as cluster:
+    with _cluster(place, options.gateways, suite) as cluster:
         return suite.run(sources, place, cluster, choice)
 
 
 @contextmanager
-def _cluster(place: Path, gateways: int) -> Iterator[Cluster]:
+def _cluster(place: Path, gateways: int, suite: Suite) -> Iterator[Cluster]:
     """Gateways on a new store, and one more that asks for a password."""
     store = place / "store"
     with txnstore.create(str(store), gateways) as created:
         # As the brokers of kafka-python's tests: there are rules, and who is named by none may do everything.
-        created.acls.enable([f"User:{_USER}", "User:ANONYMOUS"], allow_if_no_acl=True)
-    (place / "users.toml").write_text(f'[users]\n{_USER} = "{credential_line(_PASSWORD)}"\n')
-    properties = [part for each in _PROPERTIES for part in ("--property", each)]
-    peers = [f"127.0.0.1:{port}" for port in _free_ports(gateways)]
-    together = ["--peers", ",".join(peers)] if gateways > 1 else []
+        created.acls.enable([f"User:{user}" for user in ("ANONYMOUS", *_USERS)], allow_if_no_acl=True)
+    lines = {
+        user: [credential_line(password, mechanism) for mechanism, password in passwords.items()]
+        for user, passwords in _USERS.items()
+    }
+    (place / "users.toml").write_text("[users]\n" + "".join(f"{user} = {json.dumps(lines[user])}\n" for user in lines))
+    properties = [part for each in (*_PROPERTIES, *suite.properties) for part in ("--property", each)]
+    host = "localhost" if suite.ports else "127.0.0.1"
+    *free, scram = _free_ports((len(suite.ports) or gateways) + 1)
+    advertised = suite.ports or free
+    addresses = [f"{host}:{port}" for port in advertised]
+    listening = [f"127.0.0.1:{port}" for port in (free if suite.proxied else advertised)]
+    together = ["--peers", ",".join(addresses)] if len(addresses) > 1 else []
     with ExitStack() as stack:
-        for number, peer in enumerate(peers):
-            log = place / f"gateway-{number}.log"
-            stack.enter_context(gateway_process(store, log, *properties, *together, "--listen", peer))
-        users = [*properties, "--sasl", str(place / "users.toml")]
-        other = stack.enter_context(gateway_process(store, place / "gateway-scram.log", *users))
-        yield Cluster(",".join(peers), other.address, _USER, _PASSWORD)
+        for number, (listen, advertise) in enumerate(zip(listening, addresses, strict=True)):
+            log, places = place / f"gateway-{number}.log", ["--listen", listen, "--advertise", advertise]
+            stack.enter_context(gateway_process(store, log, *properties, *together, *places))
+        port = suite.scram_port or scram
+        # PLAIN, too, without TLS.
+        users = ["--sasl", str(place / "users.toml"), "--insecure"]
+        places = ["--listen", f"127.0.0.1:{port}", "--advertise", f"{host}:{port}"]
+        stack.enter_context(gateway_process(store, place / "gateway-scram.log", *properties, *users, *places))
+        password = _USERS[_USER]["SCRAM-SHA-256"]
+        yield Cluster(store, ",".join(addresses), listening, f"{host}:{port}", _USER, password)
 
 
 def _free_ports(count: int) -> list[int]:

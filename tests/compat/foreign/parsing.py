@@ -21,13 +21,14 @@ def short(text: str) -> str:
     return _CHANGING.sub("…", " ".join(text.split()))[:_LENGTH].strip()
 
 
-def parse_go(of: str, lines: Iterable[str], end: str) -> dict[Case, Result]:
+def parse_go(of: str, lines: Iterable[str], end: str, *, parts: bool = False) -> dict[Case, Result]:
     """The results of the tests of a package; a test has the reasons of its subtests.
 
     Args:
         of: The suite.
         lines: What ``go test -json`` has written.
         end: How it ended, for a test that has begun and not ended, or if there is none.
+        parts: The subtests of a test are cases in its place.
     """
     results: dict[Case, Result] = {}
     begun: dict[Case, list[str]] = {}
@@ -35,19 +36,23 @@ def parse_go(of: str, lines: Iterable[str], end: str) -> dict[Case, Result]:
         event = json.loads(line) if line.startswith("{") else {}
         if "Test" not in event:
             continue
-        name, _, part = event["Test"].partition("/")
+        name = "/".join(event["Test"].split("/")[: 2 if parts else 1])
+        whole = name == event["Test"]
         reasons = begun.setdefault(case := Case(of, name), [])
         match event["Action"]:
             case "output" if _LINE_OF_TEST.match(event["Output"]):
                 reasons.append(_LINE_OF_TEST.sub("", event["Output"]))
-            case "pass" if not part:
+            case "pass" if whole:
                 results[case] = Result("passed", "", event.get("Elapsed", 0.0))
-            case "fail" if not part:
+            case "fail" if whole:
                 results[case] = Result("failed", short(reasons[0] if reasons else end), event.get("Elapsed", 0.0))
-            case "skip" if not part:
+            case "skip" if whole:
                 results[case] = Result("left out", short(reasons[-1] if reasons else "skipped"))
     results |= {case: Result("failed", end) for case in begun if case not in results}
-    return results or {Case(of, "*"): Result("failed", end)}
+    divided = {Case(of, case.name.partition("/")[0]) for case in results if "/" in case.name}
+    return {case: result for case, result in results.items() if case not in divided} or {
+        Case(of, "*"): Result("failed", end)
+    }
 
 
 def parse_junit(of: str, path: Path, end: str) -> dict[Case, Result]:
