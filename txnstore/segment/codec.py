@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from txnstore.core.log.model import Segment
 from txnstore.errors import CorruptionError, InvalidConfigError, StorageRefusedError
@@ -37,8 +36,8 @@ ROW_GROUP_BYTES = 64 << 20
 #: Of 128 KiB each, row groups take twice the time to write.
 _PART_BYTES = 256 << 10
 
-#: So few rows, with so few bytes of buffers beyond them, are not worth a copy.
-_FEW_ROWS, _SPARE_BYTES = 8, 1 << 10
+#: The bytes of the last offset of a column, which :attr:`pyarrow.ChunkedArray.nbytes` leaves out.
+_LAST_OFFSET = {pa.binary(): 4, pa.string(): 4, pa.large_binary(): 8, pa.large_string(): 8}
 
 #: The exceptions that pyarrow raises for damaged bytes.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
@@ -96,7 +95,7 @@ def encode_stream(table: pa.Table) -> EncodedSegment:
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        for batch in _compact_rows(table).to_batches():
+        for batch in _own_rows(table).to_batches():
             writer.write_batch(batch)
     data = sink.getvalue().to_pybytes()
     return EncodedSegment(data, "arrow_stream", table.num_rows, hashlib.sha256(data).hexdigest())
@@ -350,7 +349,7 @@ class SegmentWriter:
     def _write_batches(self, table: pa.Table, rows: int) -> None:
         """Write the rows as record batches; at least one, so that a segment without rows has its columns."""
         for start in range(0, max(1, table.num_rows), rows):
-            group = _compact_rows(table.slice(start, rows))
+            group = _own_rows(table.slice(start, rows))
             for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
                 self._writer.write_batch(batch)
 
@@ -363,19 +362,22 @@ class SegmentWriter:
         return parquet_writer(self._sink, self._schema, first_rows, codec, small=is_small, for_table=self._for_table)
 
 
-def _compact_rows(table: pa.Table) -> pa.Table:
-    """Copy the rows into one chunk per column, without the values outside the slice of a nested column.
+def _own_rows(table: pa.Table) -> pa.Table:
+    """The rows in one chunk per column, in buffers without bytes of other rows.
 
-    Arrow IPC truncates plain columns to their slice, but may write the children of nested ones completely.
+    Arrow IPC writes the buffers of a slice with up to 63 bytes of its neighbours, which may be rows of other topics.
     """
     table = table.combine_chunks()
-    if table.num_rows <= _FEW_ROWS and table.get_total_buffer_size() - table.nbytes <= _SPARE_BYTES:
-        return table  # The copy would take longer than all else.
     for index, column in enumerate(table.columns):
-        if pt.is_nested(column.type):
-            compacted = column.take(pa.arange(0, table.num_rows))
-            table = table.set_column(index, table.schema.field(index), compacted)
+        if column.get_total_buffer_size() > column.nbytes + _LAST_OFFSET.get(column.type, 0):
+            table = table.set_column(index, table.schema.field(index), _own_values(column))
     return table
+
+
+def _own_values(column: pa.ChunkedArray) -> pa.Array:
+    if column.null_count == len(column):  # Those of a nested type may have hidden values.
+        return pa.nulls(len(column), column.type)
+    return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
 
 
 def check_size(key: str, length: int, size: int) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 import math
 import random
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +22,7 @@ from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.segment.codec import (
     COMPRESSIONS,
     SegmentWriter,
+    _own_rows,
     check_format,
     decode,
     decode_pieces,
@@ -28,7 +30,7 @@ from txnstore.segment.codec import (
     encode_stream,
     verify_checksum,
 )
-from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, records_to_table
+from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, records_to_table
 
 FORMATS = sorted(COMPRESSIONS)
 PAIRS = [(fmt, compression) for fmt in FORMATS for compression in COMPRESSIONS[fmt]]
@@ -358,16 +360,39 @@ def test_a_slice_of_a_large_table_is_a_small_segment() -> None:
         assert decode(encoded.data, fmt).equals(part)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9])
-def test_a_stream_has_nothing_outside_of_a_slice(rows: int) -> None:
-    """Whether the nested columns of few rows are copied or not."""
-    names = pa.array([[{"key": "k" * 100, "value": b"v"}]] * 100, HEADERS)
-    table = pa.table([pa.nulls(100, pa.binary()), pa.array([b"v"] * 100), names, pa.nulls(100, TIMESTAMP)],
-                     schema=RECORD_SCHEMA)  # fmt: skip
-    part = table.slice(50, rows)
-    encoded = encode_stream(part)
-    assert decode(encoded.data, "arrow_stream").equals(part)
-    assert encoded.size < 1_200 + 200 * rows
+@pytest.mark.parametrize("rows", [1, 9, 39])
+@pytest.mark.parametrize("first", [0, 20])
+def test_arrow_data_has_nothing_outside_of_a_slice(first: int, rows: int) -> None:
+    """The rows beside it may be those of another topic, of another user."""
+    marks = [f"mark-{row:02}" for row in range(60)]
+    headers = [[{"key": mark, "value": mark.encode()}] if row % 3 else None for row, mark in enumerate(marks)]
+    table = pa.table(
+        {
+            "text": marks,
+            "large": pa.array(marks, pa.large_string()),
+            "sparse": [mark if row % 2 else None for row, mark in enumerate(marks)],
+            "fixed": pa.array([mark.encode() for mark in marks], pa.binary(7)),
+            "headers": pa.array(headers, HEADERS),
+            "once": pa.array([None] * 59 + [[{"key": marks[59], "value": b""}]], HEADERS),
+            "map": pa.array([[(mark, mark)] for mark in marks], pa.map_(pa.string(), pa.string())),
+            "struct": [{"inner": {"text": mark}, "list": [mark]} for mark in marks],
+            "pair": pa.array([[mark, mark] for mark in marks], pa.list_(pa.string(), 2)),
+        }
+    )
+    part = table.slice(first, rows)
+    own = {mark.encode() for mark in marks[first : first + rows]}
+    for encoded, name in ((encode_stream(part), "arrow_stream"), (encode(part, "arrow", "none"), "arrow")):
+        assert decode(encoded.data, name).equals(part)
+        assert set(re.findall(rb"mark-\d\d", encoded.data)) == own
+
+
+def test_a_record_alone_is_encoded_without_a_copy() -> None:
+    table = records_to_table([(b"key", b"value", None, 1)], 0)
+    assert [_addresses(column) for column in _own_rows(table).columns] == [_addresses(c) for c in table.columns]
+
+
+def _addresses(column: pa.ChunkedArray) -> list[int]:
+    return [buffer.address for buffer in column.chunk(0).buffers() if buffer]
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
