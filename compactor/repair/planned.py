@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from txnstore.errors import ObjectNotFoundError, StorageRefusedError
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ForwardingStore, ObjectInfo, ObjectStore
 
 
-class PlannedObjects:
+class PlannedObjects(ForwardingStore):
     """Reads of a store after writes that were not made yet. Writes are refused.
 
     Args:
@@ -16,13 +16,8 @@ class PlannedObjects:
     """
 
     def __init__(self, inner: ObjectStore, writes: Iterable[tuple[str, bytes | None]]) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._writes: Mapping[str, bytes | None] = dict(writes)
-
-    @property
-    def url(self) -> str:
-        """The root URL of the store, without credentials."""
-        return self.inner.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         """The bytes of an object, or of a range of it."""
@@ -46,10 +41,6 @@ class PlannedObjects:
         if key not in self._writes:
             return self.inner.stat(key)
         return ObjectInfo(key, len(self._planned_write(key)), self.now_ms())
-
-    def now_ms(self) -> int:
-        """The time of the store's clock."""
-        return self.inner.now_ms()
 
     def put(self, key: str, data: bytes) -> None:
         """Refused."""

@@ -16,7 +16,7 @@ from txnstore.chain import keys
 from txnstore.connection import open_to_read
 from txnstore.core.authorization.model import CLUSTER, Acl, Operation, ResourceType
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ForwardingStore, ObjectInfo, ObjectStore
 from txnstore.store import Store
 
 ADMIN, BILLING, REPORTS, OPERATOR = "User:admin", "User:billing", "User:reports", "User:operator"
@@ -36,7 +36,7 @@ RULES = [
 ]
 
 
-class PolicedStore:
+class PolicedStore(ForwardingStore):
     """An object store that a policy of AWS guards: it refuses what the policy does not allow, as S3 does.
 
     Without ``s3:ListBucket``, an object that does not exist is refused, too. The clock is that of a HEAD of the bucket.
@@ -49,14 +49,10 @@ class PolicedStore:
     """
 
     def __init__(self, inner: ObjectStore, document: Mapping[str, Any], bucket: str, prefix: str) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._statements = document["Statement"]
         self._bucket = f"arn:aws:s3:::{bucket}"
         self._root = f"{self._bucket}/{prefix}/"
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
     def _allows(self, action: str, key: str | None = None, *, if_none_match: bool = False) -> bool:
         resource = self._bucket if key is None else self._root + key
@@ -108,9 +104,6 @@ class PolicedStore:
     def now_ms(self) -> int:
         self._check("s3:ListBucket")
         return self.inner.now_ms()
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class Teams:

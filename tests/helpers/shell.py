@@ -26,7 +26,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
 from txnstore.read.plan import IsolationLevel
 from txnstore.runtime import Runtime
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ForwardingStore, ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -175,11 +175,11 @@ class Gate:
         assert self._open.wait(240)
 
 
-class GatedStore:
+class GatedStore(ForwardingStore):
     """An object store around another one that holds the requests a test names, so that no test has to sleep."""
 
     def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._gates: list[tuple[str, str, Gate]] = []
 
     def hold(self, operation: str, key_contains: str = "", times: int | None = None, after: int = 0) -> Gate:
@@ -187,10 +187,6 @@ class GatedStore:
         gate = Gate(times, after)
         self._gates.append((operation, key_contains, gate))
         return gate
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
     @property
     def identity(self) -> str | None:
@@ -219,12 +215,6 @@ class GatedStore:
     def stat(self, key: str) -> ObjectInfo:
         self._arrive("stat", key)
         return self.inner.stat(key)
-
-    def now_ms(self) -> int:
-        return self.inner.now_ms()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def _arrive(self, operation: str, key: str) -> None:
         for gated, contains, gate in self._gates:

@@ -17,7 +17,7 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.rules import Limits
 from txnstore.core.model import value_class
 from txnstore.errors import BackupError, ObjectNotFoundError, StorageRefusedError
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ForwardingStore, ObjectInfo, ObjectStore
 from txnstore.storage.redact import redact
 
 #: The number of documents that are kept, for readers that follow a backup.
@@ -112,7 +112,7 @@ def backup_here(objects: ObjectStore) -> BackupError | None:
     return BackupError(msg)
 
 
-class BackupObjects:
+class BackupObjects(ForwardingStore):
     """A backup as the store that it is a copy of, up to its newest complete cut. Writes are refused.
 
     A look at the head of a chain finds a cut that was completed meanwhile, so that a reader follows the backup.
@@ -124,17 +124,12 @@ class BackupObjects:
     """
 
     def __init__(self, inner: ObjectStore, document: BackupDocument, *, follow: bool = True) -> None:
-        self.inner = inner
+        super().__init__(inner)
         #: The cut that is visible. Replaced in one step; it never becomes an earlier one.
         self._cut = document
         self._follows = follow
         #: How often later cuts were looked for. Counted without a lock: a lost update delays a list.
         self._looks = 0
-
-    @property
-    def url(self) -> str:
-        """The root URL of the backup, without credentials."""
-        return self.inner.url
 
     @property
     def cut(self) -> BackupDocument:
@@ -170,10 +165,6 @@ class BackupObjects:
         self._check_visible(key)
         return self.inner.stat(key)
 
-    def now_ms(self) -> int:
-        """Return the time of the storage's clock in milliseconds since the epoch."""
-        return self.inner.now_ms()
-
     def put(self, key: str, data: bytes) -> None:
         """Refused."""
         raise self._refusal()
@@ -185,10 +176,6 @@ class BackupObjects:
     def delete(self, names: Sequence[str]) -> None:
         """Refused."""
         raise self._refusal()
-
-    def close(self) -> None:
-        """Release connections."""
-        self.inner.close()
 
     def _look_for_later(self) -> None:
         """Follow the documents of the backup to the last one; raise ``BackupError`` if there is none any more."""

@@ -126,6 +126,49 @@ class ObjectStore(Protocol):
         ...
 
 
+class ForwardingStore:
+    """An :class:`ObjectStore` that passes each call on to another one; a subclass changes some of them.
+
+    Args:
+        inner: The store that the calls are forwarded to.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        """The root URL of the wrapped store, without credentials."""
+        return self.inner.url
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        return self.inner.get(key, start, end)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.inner.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self.inner.put_if_absent(key, data)
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        return self.inner.list(prefix, start_after, limit)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.inner.delete(keys)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self.inner.stat(key)
+
+    def now_ms(self) -> int:
+        return self.inner.now_ms()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+
 # What callers share ---------------------------------------------------------------------------------------------------
 
 

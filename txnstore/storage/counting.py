@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from txnstore.errors import ObjectNotFoundError, StorageError
 from txnstore.runtime import Measurements
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ForwardingStore, ObjectInfo, ObjectStore
 from txnstore.threads import ForkLock
 
 P = ParamSpec("P")
@@ -52,7 +52,7 @@ class StoreCounts:
         return StoreCounts(**{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(StoreCounts)})
 
 
-class CountingStore:
+class CountingStore(ForwardingStore):
     """An :class:`~txnstore.storage.base.ObjectStore` that forwards every call and counts it. Thread-safe.
 
     It counts calls of the protocol. A call is one request on the wire, except for lists and deletes of more than
@@ -69,7 +69,7 @@ class CountingStore:
     transparent = True
 
     def __init__(self, inner: ObjectStore, *, log: bool = False, measurements: Measurements | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.measurements = measurements if measurements is not None else Measurements()
         #: Guards the two fields below; a thread that holds it takes no other lock.
         self._lock = ForkLock()
@@ -77,11 +77,6 @@ class CountingStore:
         self._counts: dict[str, int] = {}
         #: The kind and the key of each request since then, in order; None: they are not logged.
         self._log: list[tuple[str, str]] | None = [] if log else None
-
-    @property
-    def url(self) -> str:
-        """The root URL of the wrapped store, without credentials."""
-        return self.inner.url
 
     @property
     def log(self) -> Sequence[tuple[str, str]]:
@@ -131,12 +126,6 @@ class CountingStore:
     def now_ms(self) -> int:
         self._count_call("now_ms", "")
         return self._measure_call("now_ms", self.inner.now_ms)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def __repr__(self) -> str:
-        return f"CountingStore({self.inner!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"inner": self.inner, "log": self._log is not None}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from txnstore.caches import ByteCache
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ForwardingStore, ObjectStore
 from txnstore.threads import ForkLock, Task
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class ReadCache:
         return make()
 
 
-class RecentObjects:
+class RecentObjects(ForwardingStore):
     """Forwards all requests, but answers a read of a part of an object whose beginning is kept. Thread-safe.
 
     What is kept are the inlined segments of the entries that this process has read or written last, so that a reader
@@ -99,16 +99,11 @@ class RecentObjects:
     transparent = True
 
     def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
+        super().__init__(inner)
         #: Those of entries, which were checked.
         self._recent_beginnings: Beginnings = ByteCache(_KEPT_BYTES)
         #: What one caller keeps; None: it reads nothing ahead.
         self.read_cache: ReadCache | None = None
-
-    @property
-    def url(self) -> str:
-        """The root URL of the wrapped store, without credentials."""
-        return self.inner.url
 
     def with_read_cache(self, partitions: Mapping[str, int] | None = None) -> RecentObjects:
         """Return the same objects with a read cache for one caller, which drops it after its reads.
@@ -142,27 +137,6 @@ class RecentObjects:
                 beginning = self.inner.get(key, 0, length)
                 beginnings.keep(key, beginning, len(beginning))
         return self.inner.get(key, start, end) if beginning is None else beginning[start:end]
-
-    def put(self, key: str, data: bytes) -> None:
-        self.inner.put(key, data)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        return self.inner.put_if_absent(key, data)
-
-    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
-        return self.inner.list(prefix, start_after, limit)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self.inner.delete(keys)
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self.inner.stat(key)
-
-    def now_ms(self) -> int:
-        return self.inner.now_ms()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def __repr__(self) -> str:
         return repr(self.inner)

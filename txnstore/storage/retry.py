@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from txnstore.errors import CorruptionError, DamagedObjectError, StorageError
-from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable
+from txnstore.storage.base import ForwardingStore, ObjectInfo, ObjectStore, make_durable
 
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class RetryingStore:
+class RetryingStore(ForwardingStore):
     """An :class:`~txnstore.storage.base.ObjectStore` that retries every operation except ``put_if_absent``.
 
     It retries errors whose class is ``retriable``, with exponential backoff and full jitter: the wait before attempt
@@ -46,7 +46,7 @@ class RetryingStore:
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.attempts = attempts
         #: The number of repetitions so far.
         self.retries = 0
@@ -55,18 +55,11 @@ class RetryingStore:
         self._sleep = sleep
         self._rng = rng if rng is not None else random.Random()
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         return self._with_retries("get", key, lambda: self.inner.get(key, start, end))
 
     def put(self, key: str, data: bytes) -> None:
         self._with_retries("put", key, lambda: self.inner.put(key, data))
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        return self.inner.put_if_absent(key, data)
 
     def sync(self, keys: Sequence[str]) -> None:
         """Flush objects, if the inner store can (:func:`~txnstore.storage.base.make_durable`)."""
@@ -83,12 +76,6 @@ class RetryingStore:
 
     def now_ms(self) -> int:
         return self._with_retries("now_ms", "", self.inner.now_ms)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def __repr__(self) -> str:
-        return f"RetryingStore({self.inner!r})"
 
     def _with_retries(self, operation: str, key: str, call: Callable[[], T]) -> T:
         """Repeat a call after transient errors, with growing pauses."""
