@@ -15,13 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from txnstore.chain import keys
 from txnstore.chain.backups import BackupObjects, open_backup
 from txnstore.chain.chain import Chain
-from txnstore.chain.chains import Chains, read_if_there
+from txnstore.chain.chains import Chains
 from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.committer.rendezvous import Network, Rendezvous, rendezvous
@@ -59,7 +58,7 @@ from txnstore.errors import (
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
-from txnstore.storage.base import Claim, ObjectStore, iterate_layers
+from txnstore.storage.base import Claim, ObjectStore, iterate_layers, read_if_there
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once, remember_probe
 from txnstore.storage.recent import RecentObjects
@@ -699,12 +698,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from txnstore.chain import keys
 from txnstore.chain.backups import BackupDocument, BackupObjects, delete_old, is_later, newest_backup
-from txnstore.chain.chains import read_if_there
 from txnstore.compactor.backup.copying import Copier
 from txnstore.compactor.backup.cut import Cut, Part, VanishedError, beside, take_cut
 from txnstore.compactor.backup.later import MAX_ENTRIES, copy_later
@@ -23,7 +22,7 @@ from txnstore.core.authorization.rights import read_topics
 from txnstore.core.view import View
 from txnstore.errors import BackupError, CorruptionError
 from txnstore.runtime import Runtime
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, read_if_there
 from txnstore.storage.redact import redact
 
 _LOG = logging.getLogger(__name__)

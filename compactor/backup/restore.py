@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.chain.backups import BackupDocument, BackupObjects, is_later
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import CopyDocument, encode
 from txnstore.compactor.backup.backup import BackupProgress, Copy, complete_backup, prove
@@ -21,7 +20,7 @@ from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.errors import BackupError, TxnStoreError
 from txnstore.runtime import Runtime
-from txnstore.storage.base import Claim, ObjectInfo, ObjectStore
+from txnstore.storage.base import Claim, ObjectInfo, ObjectStore, read_if_there
 from txnstore.storage.probe import probe_once
 from txnstore.storage.redact import redact
 from txnstore.tables.tables import Tables

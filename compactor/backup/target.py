@@ -6,7 +6,6 @@ import os
 
 from txnstore.chain import keys
 from txnstore.chain.backups import BackupDocument, begun, newest_backup
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import encode
 from txnstore.chain.identity import document_of
 from txnstore.chain.payload import entry_hash
@@ -15,7 +14,7 @@ from txnstore.compactor.backup.cut import Cut
 from txnstore.connection import Connection
 from txnstore.errors import BackupError, ObjectNotFoundError
 from txnstore.runtime import Runtime
-from txnstore.storage.base import Claim, ObjectStore
+from txnstore.storage.base import Claim, ObjectStore, read_if_there
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.probe import probe_once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from txnstore.chain.earlier_states import EarlierStates
 from txnstore.compactor.doctor.findings import Finding, Severity
@@ -16,6 +17,8 @@ from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, SnapshotExpiredError
 from txnstore.phrases import counted, some
+
+_finding = partial(Finding, "authorization")
 
 
 def authorization_findings(connection: Connection, view: View, *, lacks_checkpoint: bool) -> Iterator[Finding]:
@@ -44,10 +47,6 @@ def authorization_findings(connection: Connection, view: View, *, lacks_checkpoi
     yield _finding("mode", Severity.OK, f"rights are checked, by {size}")
     yield from _role_findings(authorization, acls, lacks_checkpoint=lacks_checkpoint)
     yield from _ineffective_rule_findings(authorization, acls, view)
-
-
-def _finding(name: str, severity: Severity, message: str, command: str = "") -> Finding:
-    return Finding("authorization", name, severity, message, command)
 
 
 def _chains_behind_rules(connection: Connection, catalog: State, view: View) -> list[int]:

@@ -7,7 +7,6 @@ from functools import partial
 
 from txnstore.admin.transactions import find_hanging
 from txnstore.chain import keys
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import interval
 from txnstore.chain.codec import LatestDocument, decode
@@ -29,6 +28,7 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, TxnStoreError, UnsupportedFormatError
 from txnstore.phrases import counted, duration, some
 from txnstore.runtime import instant
+from txnstore.storage.base import read_if_there
 
 #: A partition of which a compaction would merge away this many segments gives a warning.
 _MANY_SEGMENTS = 100

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from txnstore.chain import keys
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.earlier_states import SKEW_MS
 from txnstore.chain.identity import document_of
 from txnstore.chain.traces import no_document
@@ -14,7 +14,7 @@ from txnstore.compactor.repair.identity import recover_command
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, StorageError, UnsafeStorageError, UnsupportedFormatError
 from txnstore.phrases import duration
-from txnstore.storage.base import iterate_layers
+from txnstore.storage.base import iterate_layers, read_if_there
 from txnstore.storage.bucket import BucketSettings, bucket_settings
 from txnstore.storage.local import LocalStore
 from txnstore.storage.probe import PROBE_FOLDER
@@ -25,6 +25,8 @@ from txnstore.storage.redact import redact
 _MIN_FREE_BYTES = 32 << 20
 #: Less than this part of the file system is little: a twentieth.
 _LOW_SPACE_FRACTION = 20
+
+_finding = partial(Finding, "storage")
 
 
 def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding]:
@@ -48,10 +50,6 @@ def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding
         yield _finding("transport", Severity.OK, f"requests go through {settings.transport}")
         yield _versioning_finding(settings)
         yield from _lifecycle_findings(settings)
-
-
-def _finding(name: str, severity: Severity, message: str, command: str = "") -> Finding:
-    return Finding("storage", name, severity, message, command)
 
 
 def _read_finding(connection: Connection) -> Finding:

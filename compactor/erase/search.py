@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ from txnstore.core.view import View
 from txnstore.errors import (
     CorruptionError,
     InvalidConfigError,
-    ObjectNotFoundError,
     SchemaMismatchError,
     UnsupportedFormatError,
 )
@@ -40,7 +39,7 @@ from txnstore.read.reader import read_decoded
 from txnstore.read.rows import Columns
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TOPIC_FIELD
-from txnstore.storage.base import ObjectInfo, iterate_objects
+from txnstore.storage.base import ObjectInfo, iterate_objects, read_if_there
 
 #: The number of entries that are fetched at a time.
 _ENTRIES = 64
@@ -157,9 +156,10 @@ class Search:
         entries = [item for item in listed.entries if item.key not in self.looked]
         for start in range(0, len(entries), _ENTRIES):
             page = entries[start : start + _ENTRIES]
-            payloads = self._connection.pool.map(self._get_if_there, [item.key for item in page])
+            names = [item.key for item in page]
+            payloads = self._connection.pool.map(partial(read_if_there, self._connection.objects), names)
             for item, data in zip(page, payloads, strict=True):
-                if data is not None:
+                if data is not None:  # A vacuum may have deleted it since it was listed.
                     self._look_into_entry(item, data, named)
         for item in listed.copies:
             if item.key not in self.looked:
@@ -175,12 +175,6 @@ class Search:
     def _note(self, item: ObjectInfo, rows: int, places: pa.Table | None = None) -> None:
         known = places if places is not None else _no_places()
         self.looked[item.key] = Looked(item.key, rows, item.size, item.modified_ms, known)
-
-    def _get_if_there(self, key: str) -> bytes | None:
-        try:
-            return self._connection.objects.get(key)
-        except ObjectNotFoundError:  # A vacuum has deleted it since it was listed.
-            return None
 
     def _places_of_chosen(self, table: pa.Table) -> pa.Table:
         """The places of the chosen rows."""
@@ -239,7 +233,7 @@ class Search:
 
     def _rows_in_bytes(self, key: str, *, is_copy: bool = False) -> int:
         """The number of chosen rows of an object by its bytes alone."""
-        data = self._get_if_there(key)
+        data = read_if_there(self._connection.objects, key)
         if data is None:
             return 0
         try:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from txnstore.chain import keys
 from txnstore.chain.boundary import BoundaryDocument
-from txnstore.chain.chains import entry_numbers, read_if_there
+from txnstore.chain.chains import entry_numbers
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import KEPT_CHECKPOINTS, Saved, edge_of
 from txnstore.chain.checkpoints.index import FAN, Edge, KnownEdges
@@ -24,7 +24,7 @@ from txnstore.compactor.verify.boundaries import boundaries_without_checkpoint, 
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError
 from txnstore.phrases import some
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, read_if_there
 
 _WINDOW = 64
 

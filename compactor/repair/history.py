@@ -10,12 +10,12 @@ from concurrent.futures import Executor
 
 from txnstore.chain import keys
 from txnstore.chain.boundary import NO_BOUNDARY, BoundaryDocument
-from txnstore.chain.chains import entry_numbers, read_if_there
+from txnstore.chain.chains import entry_numbers
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import encode
 from txnstore.chain.keys import Keys
 from txnstore.compactor.repair.plan import Loss, Repair
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, read_if_there
 
 
 def missing_entries(

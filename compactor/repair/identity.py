@@ -8,7 +8,6 @@ from typing import NamedTuple
 from txnstore.chain import keys
 from txnstore.chain.backups import backup_here
 from txnstore.chain.boundary import read_boundary
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
@@ -23,6 +22,7 @@ from txnstore.core.state import State
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS
 from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, TxnStoreError
 from txnstore.phrases import counted
+from txnstore.storage.base import read_if_there
 from txnstore.storage.redact import redact
 
 _ELSEWHERE = "put an older version or a copy of it back"

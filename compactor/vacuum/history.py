@@ -12,12 +12,11 @@ from functools import partial
 
 from txnstore.chain import boundary, keys
 from txnstore.chain.boundary import BoundaryDocument, read_boundary
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import encode
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, UnknownOutcomeError
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ObjectInfo, ObjectStore, read_if_there
 
 #: The maximum number of keys per request.
 _REQUEST = 1_000

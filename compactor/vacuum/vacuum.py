@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
 from txnstore.chain.traces import hints_of_others, no_document
@@ -41,7 +40,7 @@ from txnstore.errors import (
     TxnStoreError,
 )
 from txnstore.phrases import counted
-from txnstore.storage.base import ObjectInfo, ObjectStore, iterate_pages, make_durable, method_of
+from txnstore.storage.base import ObjectInfo, ObjectStore, iterate_pages, make_durable, method_of, read_if_there
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.tables.lost_entries import LostEntriesError
 from txnstore.tables.published import published_of

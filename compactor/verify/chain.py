@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeAlias
 
 from txnstore.chain.boundary import BoundaryDocument
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.index import Edge
 from txnstore.chain.codec import Entry, reason
@@ -28,7 +27,7 @@ from txnstore.core.maintenance import SegmentsReplaced, sums_problem
 from txnstore.core.model import NO_FEATURES, TopicPartition, sorted_items
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, read_if_there
 
 #: Concurrent requests for entries.
 _WINDOW = 64

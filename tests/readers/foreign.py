@@ -22,7 +22,7 @@ from tests.readers.engines import ENGINES, EngineError, Worker, running
 from tests.readers.history import location_of, newest_version, version_of
 from tests.readers.plain import PlainTable
 from txnstore.chain import keys
-from txnstore.tables.published import read
+from txnstore.storage.base import read_if_there
 
 _TOPIC = "orders"
 
@@ -124,7 +124,8 @@ class Foreign:
         """What the plain reader and Spark read other than a scan, at the newest cut."""
         objects, root = connection_of(self.store).objects, location_of(self.store, "")
         number = newest_version(self.store, _TOPIC)
-        while read(objects, keys.table_version(_TOPIC, number + 1)) is not None:  # As a Hadoop catalog finds it.
+        # As a Hadoop catalog finds it.
+        while read_if_there(objects, keys.table_version(_TOPIC, number + 1)) is not None:
             number += 1
         metadata = version_of(self.store, _TOPIC, number)
         table = PlainTable(metadata, lambda location: objects.get(location.removeprefix(root)))

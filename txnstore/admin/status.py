@@ -9,7 +9,6 @@ from txnstore.admin.groups import list_groups
 from txnstore.admin.upkeep import maintenance_status, retention_status
 from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.connection import Connection
 from txnstore.core.blocked import blocked_partitions
@@ -27,6 +26,7 @@ from txnstore.metrics import (
     TableStatus,
     TransactionStatus,
 )
+from txnstore.storage.base import read_if_there
 from txnstore.tables.published import published_of
 
 

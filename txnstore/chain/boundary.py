@@ -23,7 +23,7 @@ from txnstore.chain.context import ChainContext
 from txnstore.chain.keys import Keys, boundary_number, entry_sequence
 from txnstore.core.model import value_class
 from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, read_if_there
 
 #: How long a vacuum waits after it has created a boundary, by the storage's clock, before it deletes entries.
 WAIT_MS = 24 * 60 * 60 * 1000
@@ -246,7 +246,4 @@ class Boundaries:
         return True
 
     def _get_bytes(self, number: int) -> bytes | None:
-        try:
-            return self._objects.get(self._keys.boundary(self._chain, number))
-        except ObjectNotFoundError:
-            return None
+        return read_if_there(self._objects, self._keys.boundary(self._chain, number))

@@ -22,7 +22,7 @@ from txnstore.chain.principals import with_principal
 from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, SnapshotExpiredError
+from txnstore.errors import CorruptionError, InvalidConfigError, SnapshotExpiredError
 from txnstore.runtime import instant
 from txnstore.storage.base import ObjectStore, iterate_objects
 
@@ -283,14 +283,6 @@ def _behind(states: list[State]) -> dict[int, _Needed]:
             if sequence > (needed[chain].sequence if chain in needed else states[chain].sequence):
                 needed[chain] = _Needed(sequence, state)
     return needed
-
-
-def read_if_there(objects: ObjectStore, key: str) -> bytes | None:
-    """The bytes of the object, or None if it does not exist."""
-    try:
-        return objects.get(key)
-    except ObjectNotFoundError:
-        return None
 
 
 def entry_numbers(objects: ObjectStore, names: Keys, chain: int, after: int) -> Iterator[int]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import Int64, Stored, decode, encode
 from txnstore.chain.keys import Keys
 from txnstore.core.model import value_class
 from txnstore.errors import CorruptionError, UnsupportedFormatError
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, read_if_there
 
 _LOG = logging.getLogger(__name__)
 

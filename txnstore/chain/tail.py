@@ -18,8 +18,8 @@ from txnstore.chain.payload import decode_entry, entry_hash, payload_of
 from txnstore.core.evolve import evolve
 from txnstore.core.model import NO_FEATURES
 from txnstore.core.state import State, begin_entry, replace
-from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.storage.base import ObjectStore
+from txnstore.errors import CorruptionError
+from txnstore.storage.base import ObjectStore, read_if_there
 from txnstore.storage.recent import keep
 
 #: Called with an entry, the states inside it that were asked for, by number of events, the state after it, its bytes.
@@ -54,11 +54,8 @@ def read_entry(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> t
     Raises:
         CorruptionError: The object does not hold this entry.
     """
-    try:
-        data = objects.get(keys.entry(chain, sequence))
-    except ObjectNotFoundError:
-        return None
-    return entry_in(data, keys, chain, sequence), len(data)
+    data = read_if_there(objects, keys.entry(chain, sequence))
+    return None if data is None else (entry_in(data, keys, chain, sequence), len(data))
 
 
 def entry_in(data: bytes, keys: Keys, chain: int, sequence: int) -> Entry:
@@ -120,10 +117,7 @@ class Tail:
 
     def get(self, sequence: int) -> bytes | None:
         """Read the bytes of an entry; None if it does not exist."""
-        try:
-            return self._objects.get(self._keys.entry(self._number, sequence))
-        except ObjectNotFoundError:
-            return None
+        return read_if_there(self._objects, self._keys.entry(self._number, sequence))
 
     def request(self, sequence: int) -> Future[bytes | None]:
         """Begin to read an entry, as :meth:`get` does."""

@@ -210,6 +210,14 @@ def unwrapped(objects: ObjectStore) -> ObjectStore:
     return store
 
 
+def read_if_there(objects: ObjectStore, key: str) -> bytes | None:
+    """Read an object; None if it does not exist."""
+    try:
+        return objects.get(key)
+    except ObjectNotFoundError:
+        return None
+
+
 def iterate_pages(objects: ObjectStore, prefix: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
     """Yield the objects with a prefix in the order of their keys, a page at a time; at least one page."""
     while True:

@@ -29,10 +29,10 @@ from txnstore.read.reader import is_missing
 from txnstore.read.rows import Columns
 from txnstore.segment.schema import OFFSET_FIELD
 from txnstore.segment.sums import sums_of
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, read_if_there
 from txnstore.tables.lost_entries import LostEntriesError, check_lost_entries
 from txnstore.tables.plan import PartitionPlan, Tail
-from txnstore.tables.published import Published, missing_error, published_of, read
+from txnstore.tables.published import Published, missing_error, published_of
 from txnstore.tables.version import plan_table
 
 #: The fix for a damaged table.
@@ -109,7 +109,7 @@ def _check_cut(connection: Connection, published: Published, cut: CutDocument, *
     view, expiry = _view_at(connection, cut)
     check = _Check(connection, published, location, view, deep=deep)
     for topic, table in sorted(cut.tables.items()):
-        if table.dropped and read(connection.objects, table.metadata) is None:
+        if table.dropped and read_if_there(connection.objects, table.metadata) is None:
             continue  # A vacuum has deleted the whole table; the next cut leaves it out.
         check.problems += name_problems(connection.objects, topic, table)
         if not table.dropped:
@@ -134,7 +134,7 @@ def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> li
     Four GETs.
     """
     key, next_key = (keys.table_version(topic, number) for number in (table.number, table.number + 1))
-    data, metadata = read(objects, key), read(objects, table.metadata)
+    data, metadata = read_if_there(objects, key), read_if_there(objects, table.metadata)
     problems: list[str] = []
     if metadata is None:
         problems.append(str(missing_error(table.metadata)))
@@ -144,9 +144,9 @@ def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> li
         problems.append(
             f"{key} was not written by a publisher: `txnstore table sync --rebuild {topic}` rebuilds the table"
         )
-    if read(objects, keys.table_hint(topic)) != str(table.number).encode():
+    if read_if_there(objects, keys.table_hint(topic)) != str(table.number).encode():
         problems.append(f"{keys.table_hint(topic)} does not name version {table.number}: `txnstore table sync` does it")
-    if read(objects, next_key) is not None:
+    if read_if_there(objects, next_key) is not None:
         problems.append(
             f"{next_key} is in no cut: an engine wrote it. The next `txnstore table sync` continues after it"
         )
@@ -238,7 +238,7 @@ class _Check:
         columns = Columns.of_segments(topic, Layout.MERGED)
         for file in files.data.values():
             data = (
-                read(self._connection.objects, self._location.key(file.path))
+                read_if_there(self._connection.objects, self._location.key(file.path))
                 if file.path.startswith(tables_location)
                 else None
             )

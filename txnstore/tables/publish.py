@@ -41,9 +41,9 @@ from txnstore.errors import (
 )
 from txnstore.phrases import size
 from txnstore.read.reader import is_missing
-from txnstore.storage.base import Claim, make_durable
+from txnstore.storage.base import Claim, make_durable, read_if_there
 from txnstore.tables.lost_entries import check_lost_entries
-from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
+from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, encode_metadata
 
 T = TypeVar("T")
@@ -372,7 +372,7 @@ class Publisher:
         state = self._known_state(published, topic, table) if not rebuild else None
         work = TableWork(self._connection, view, topic, state, table)
         rests_on_known_state = was_known and state is not None and work.has_changes
-        if not rests_on_known_state or read(self._connection.objects, keys.table_hint(topic.name)) is not None:
+        if not rests_on_known_state or read_if_there(self._connection.objects, keys.table_hint(topic.name)) is not None:
             return work
         # An engine may have dropped the table, and its manifests with it: plan by what the storage has.
         del self._table_states[topic.name]
@@ -403,7 +403,7 @@ class Publisher:
     def _free_number(self, topic: str, table: PublishedTable | None) -> int:
         """The number of the next version of a table, after all existing ones."""
         number = table.number + 1 if table is not None else 1
-        while read(self._connection.objects, keys.table_version(topic, number)) is not None:
+        while read_if_there(self._connection.objects, keys.table_version(topic, number)) is not None:
             number += 1
         return number
 
@@ -463,7 +463,7 @@ class Publisher:
     def _complete_table(self, cut: CutDocument, topic: str) -> None:
         """Copy the version of a table to its name unless its hint shows that it is copied."""
         table = cut.tables[topic]
-        hint = read(self._connection.objects, keys.table_hint(topic))
+        hint = read_if_there(self._connection.objects, keys.table_hint(topic))
         if hint == _hint_bytes(table) or (hint is None and table.dropped):  # A vacuum has deleted the dropped table.
             return
         try:
@@ -491,14 +491,14 @@ class Publisher:
         def find_in_table(topic: str) -> None:
             """Note whether a table was swept, or has versions that txnstore has not written."""
             table = cut.tables[topic]
-            stored_data = read(objects, keys.table_version(topic, table.number))
-            if stored_data is None and table.dropped and read(objects, table.metadata) is None:
+            stored_data = read_if_there(objects, keys.table_version(topic, table.number))
+            if stored_data is None and table.dropped and read_if_there(objects, table.metadata) is None:
                 self._swept_topics.add(topic)
                 return
             if stored_data is not None and content_hash(stored_data) != table.sha256:
                 self._add_foreign_version(keys.table_version(topic, table.number))
                 self._hidden_topics.add(topic)
-            elif read(objects, keys.table_version(topic, table.number + 1)) is not None:
+            elif read_if_there(objects, keys.table_version(topic, table.number + 1)) is not None:
                 self._hidden_topics.add(topic)
 
         self._run_for_each(sorted(cut.tables), find_in_table)

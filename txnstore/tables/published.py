@@ -16,8 +16,8 @@ from txnstore.catalog.iceberg.metadata import TableMetadata, TableSnapshot, deco
 from txnstore.chain import keys
 from txnstore.chain.codec import content_hash, decode
 from txnstore.connection import Connection
-from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
-from txnstore.storage.base import ObjectStore
+from txnstore.errors import CorruptionError, UnsupportedFormatError
+from txnstore.storage.base import ObjectStore, read_if_there
 
 #: The hint is written for one of so many cuts; as many cuts after the hinted one are read at a time.
 HINT_EVERY = 16
@@ -82,7 +82,7 @@ class Published:
 
     def _hinted_number(self) -> int:
         """The number of the cut in the hint; 0 without a readable hint."""
-        data = read(self._objects, keys.LATEST_CUT)
+        data = read_if_there(self._objects, keys.LATEST_CUT)
         if data is None:
             return 0
         try:
@@ -107,7 +107,7 @@ class Published:
             CorruptionError: It is damaged, or one of another store.
         """
         key = keys.cut(number)
-        data = read(self._objects, key)
+        data = read_if_there(self._objects, key)
         if data is None:
             return None
         cut = decode(CutDocument, key, data)
@@ -175,7 +175,7 @@ class Published:
         Raises:
             CorruptionError: It is damaged.
         """
-        data = read(self._objects, table.metadata)
+        data = read_if_there(self._objects, table.metadata)
         if data is not None and content_hash(data) != table.sha256:
             msg = f"{table.metadata} is altered: the cut names other bytes. {_REBUILD}"
             raise CorruptionError(msg)
@@ -235,21 +235,13 @@ def _adding_remedy() -> Iterator[None]:
         raise CorruptionError(text if _REBUILD in text else f"{text}. {_REBUILD}") from error
 
 
-def read(objects: ObjectStore, key: str) -> bytes | None:
-    """Read an object; None if it does not exist."""
-    try:
-        return objects.get(key)
-    except ObjectNotFoundError:
-        return None
-
-
 def read_required(objects: ObjectStore, key: str) -> bytes:
     """Read an object that a table needs.
 
     Raises:
         CorruptionError: It does not exist.
     """
-    data = read(objects, key)
+    data = read_if_there(objects, key)
     if data is None:
         raise missing_error(key)
     return data

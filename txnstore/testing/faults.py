@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.errors import StorageError, UnknownOutcomeError
+from txnstore.storage.base import ForwardingStore, ObjectInfo, ObjectStore, read_if_there
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ def seeded(
     return plan
 
 
-class FaultStore:
+class FaultStore(ForwardingStore):
     """An :class:`~txnstore.storage.base.ObjectStore` that forwards requests to another one and injects faults.
 
     After a simulated crash, every request raises :class:`SimulatedCrash`; use ``inner`` to examine the objects. Wrap
@@ -162,7 +162,7 @@ class FaultStore:
         sleep: Callable[[float], None] = time.sleep,
         slow_s: float = 0.03,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.plan = plan
         self._sleep = sleep
         self._slow_s = slow_s
@@ -172,10 +172,6 @@ class FaultStore:
         #: What was at the names of unsynced writes before: the content; None for no object.
         self._unsynced: dict[str, bytes | None] = {}
         self._crashed = False
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
     @property
     def identity(self) -> str | None:
@@ -250,12 +246,6 @@ class FaultStore:
     def now_ms(self) -> int:
         return self._read("now_ms", "", self.inner.now_ms)
 
-    def close(self) -> None:
-        self.inner.close()
-
-    def __repr__(self) -> str:
-        return f"FaultStore({self.inner!r})"
-
     def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
         """Make a read, before or after which the planned fault happens."""
         n, fault = self._admit(operation, key)
@@ -281,11 +271,11 @@ class FaultStore:
                 self._late.append(call)
             raise UnknownOutcomeError(self._message(n, operation, key, fault))
         if fault is Fault.UNSYNCED:
-            contents_before = {name: self._content(name) for name in keys}
+            contents_before = {name: read_if_there(self.inner, name) for name in keys}
             call()
             with self._lock:
                 for name in keys:
-                    if self._content(name) != contents_before[name]:
+                    if read_if_there(self.inner, name) != contents_before[name]:
                         self._unsynced.setdefault(name, contents_before[name])
             raise UnknownOutcomeError(self._message(n, operation, key, fault))
         answer = call()
@@ -296,12 +286,6 @@ class FaultStore:
             raise UnknownOutcomeError(self._message(n, operation, key, fault))
         self._crash_after(n, operation, key, fault)
         return exists() if fault is Fault.EXISTS_412 and exists is not None else answer
-
-    def _content(self, key: str) -> bytes | None:
-        try:
-            return self.inner.get(key)
-        except ObjectNotFoundError:
-            return None
 
     def _admit(self, operation: str, key: str) -> tuple[int, Fault | None]:
         """Number a request, record it with its planned fault, and crash if that is due."""
