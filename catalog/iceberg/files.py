@@ -54,11 +54,6 @@ class TableFiles:
     data: dict[str, DataFile]
     deletes: dict[str, DeleteFile]
 
-    def rows_of(self, path: str) -> int:
-        """The number of rows of a data file that are not deleted."""
-        delete_file = self.deletes.get(path)
-        return self.data[path].rows - (delete_file.rows if delete_file is not None else 0)
-
     @property
     def rows(self) -> int:
         """The number of rows that readers see."""

@@ -86,11 +86,6 @@ class Manifest:
     rows: tuple[int, int, int]
     partitions: tuple[int, int]
 
-    @property
-    def live_files(self) -> int:
-        """The number of files that are part of the table."""
-        return self.files[Status.EXISTING] + self.files[Status.ADDED]
-
 
 def describe_manifest(
     path: str, size: int, sequence: int, snapshot_id: int, entries: Sequence[ManifestEntry]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.commands.maintain import END_SECONDS, end_within, maintenance_text
+from txnstore.cli.commands.maintain import end_soon, maintenance_text
 from txnstore.cli.confirm import is_terminal
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.listening import LOOPBACK, Address, bind_on, listen_on
@@ -223,7 +223,7 @@ def _maintenance(app: App, resources: contextlib.ExitStack) -> Maintenance:
 
     def end() -> None:
         if not maintenance.stop():
-            end_within(END_SECONDS, 0)  # A task may take long, and may be ended anywhere: the next process repeats it.
+            end_soon(0)  # A task may take long, and may be ended anywhere: the next process repeats it.
 
     resources.callback(end)
     maintenance.start()

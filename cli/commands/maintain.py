@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from txnstore.store import Store
 
 #: Seconds from a signal to the end of the process.
-END_SECONDS = 0.9
+_END_SECONDS = 0.9
 #: What a terminal shows while a kind is done.
 _ACTIVITIES = {
     "recover": "ending abandoned transactions", "retain": "deleting old records", "compact": "compacting",
@@ -175,7 +175,7 @@ async def _run(
 
     def stop(status: int) -> None:
         statuses.append(status)
-        end_within(END_SECONDS, statuses[0])
+        end_soon(statuses[0])
         is_over.set()
 
     for number, status in ((signal.SIGTERM, terminated), (signal.SIGINT, 130)):
@@ -220,8 +220,8 @@ def maintenance_text(maintenance: Maintenance, url: str) -> str:
     return families(rows_of(maintenance.counts), url)
 
 
-def end_within(seconds: float, status: int) -> None:
-    """End the process after so many seconds, whatever it does: maintenance may be ended anywhere."""
-    timer = threading.Timer(seconds, os._exit, [status])
+def end_soon(status: int) -> None:
+    """End the process after :data:`_END_SECONDS`, whatever it does: maintenance may be ended anywhere."""
+    timer = threading.Timer(_END_SECONDS, os._exit, [status])
     timer.daemon = True
     timer.start()

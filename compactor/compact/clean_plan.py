@@ -23,14 +23,12 @@ class CleanPlan(Plan):
 
     Attributes:
         clean_until: The cleaner checkpoint after the clean.
-        dirty_bytes: The size of the batches that no clean has covered.
-        dirty_ratio: Their share of the bytes to clean.
+        dirty_ratio: The share of the bytes to clean that no clean has covered.
         dirty_from: The first offset that no clean has covered.
         past_hw: Whether the batches are above the transactional high-watermark, between records that are undecided.
     """
 
     clean_until: int
-    dirty_bytes: float
     dirty_ratio: float
     dirty_from: int
     past_hw: bool = False
@@ -83,7 +81,7 @@ def plan_clean(
         if not is_aborted(batch)
     )
     ratio = dirty_bytes / total_bytes if total_bytes else 0.0
-    plan = CleanPlan(tp, removed, sources, limit, dirty_bytes, ratio, partition.first_dirty_offset)
+    plan = CleanPlan(tp, removed, sources, limit, ratio, partition.first_dirty_offset)
     plan = replace(plan, revision=partition.revision)
     oldest_dirty = min((batch.min_timestamp for batch in dirty), default=now)
     is_overdue = oldest_dirty < now - config.max_compaction_lag_ms
@@ -133,9 +131,7 @@ def plan_past_hw(
         sources = tuple(whole_batch(tp, batch) for batch in run if not is_aborted(batch))
         if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty_bytes)):
             start = run[0].base_offset
-            plans.append(
-                CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty_bytes, ratio, start, past_hw=True)
-            )
+            plans.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, ratio, start, past_hw=True))
     return [replace(plan, revision=partition.revision) for plan in plans]
 
 

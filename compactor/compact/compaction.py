@@ -38,7 +38,18 @@ from txnstore.storage.base import ObjectStore
 _LOG = logging.getLogger(__name__)
 
 #: The maximum size of a merged segment in the Arrow format, even if ``segment.bytes`` is larger: it is read whole.
-MAX_ARROW_BYTES = 128 << 20
+_MAX_ARROW_BYTES = 128 << 20
+
+
+def largest_segment(topic: CatalogTopic, target: int | None = None) -> int:
+    """The maximum size of a new segment of a topic, in bytes; ``target``: instead of its ``segment.bytes``.
+
+    Raises:
+        CorruptionError: The settings of the topic cannot be read.
+    """
+    config = topic_writer(topic).config
+    size = config.segment_bytes if target is None else target
+    return min(size, _MAX_ARROW_BYTES) if config.segment_format == "arrow" else size
 
 
 def compact(
@@ -248,14 +259,10 @@ class _Compaction:
     def _target_bytes(self, topic: CatalogTopic) -> int | None:
         """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
         try:
-            config = topic_writer(topic).config
+            return largest_segment(topic, self._options.target_bytes)
         except CorruptionError as error:
             self._failures.topic(topic.name, error)
             return None
-        target = self._options.target_bytes
-        if target is None:
-            target = config.segment_bytes
-        return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
 
     def _clean(self, logs: list[TopicLog], scope: _Scope) -> dict[TopicPartition, PartitionCompaction]:
         """Clean the partitions that are due; the results of these."""

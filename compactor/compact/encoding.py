@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from types import TracebackType
 from typing import Self, TypeVar
 
 from txnstore.compactor.compact.memory import Memory
@@ -102,9 +101,7 @@ class BackgroundQueue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._has_ended = True
         interrupt: BaseException | None = None
         while True:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from types import TracebackType
 from typing import Annotated, Self
 
 from txnstore.chain.codec import Stored, decode, encode
@@ -157,9 +156,7 @@ class CompactionLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._timer.stop()
         lease, self._lease = self._lease, None
         self._delete([lease[0]] if lease is not None else [])

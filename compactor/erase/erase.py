@@ -16,7 +16,7 @@ from txnstore.catalog.iceberg.location import location_of
 from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
-from txnstore.compactor.compact.compaction import MAX_ARROW_BYTES
+from txnstore.compactor.compact.compaction import largest_segment
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.options import CompactionOptions
@@ -25,7 +25,7 @@ from txnstore.compactor.engine import time_of_upload
 from txnstore.compactor.erase.predicate import Predicate, predicate_of
 from txnstore.compactor.erase.proof import prove_erased
 from txnstore.compactor.erase.report import ErasedObject, ErasedPartition, EraseReport, Outcome
-from txnstore.compactor.erase.rewriting import plan_rewrites, rewrite, target_bytes_of
+from txnstore.compactor.erase.rewriting import plan_rewrites, rewrite
 from txnstore.compactor.erase.search import Looked, NamedObjects, Search, list_objects, look_unleased
 from txnstore.compactor.foreign import foreign_stores
 from txnstore.compactor.vacuum.history import delete_objects
@@ -275,7 +275,7 @@ class _Erasure:
                 item=item,
                 predicate=self._predicate if is_own else None,
                 uploaded_at=time_of_upload(connection.runtime, connection.chains, item.tp),
-                target_bytes=target_bytes_of(item.topic, MAX_ARROW_BYTES),
+                target_bytes=largest_segment(item.topic),
                 memory=self._memory,
             )
             for refusal in replacements.submit(item.topic, rewritten.commands, erases=is_own).values():

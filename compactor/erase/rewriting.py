@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.compact.copying import Copying
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.merge_plan import Plan
@@ -191,12 +190,6 @@ def _without(item: Rewrite, predicate: Predicate | None) -> Callable[[pa.Table],
         return table.filter(pc.invert(pc.fill_null(predicate.matches(rows), fill_value=False)))
 
     return select
-
-
-def target_bytes_of(topic: CatalogTopic, most_arrow_bytes: int) -> int:
-    """The maximum size of a new segment of a topic."""
-    config = topic_writer(topic).config
-    return min(config.segment_bytes, most_arrow_bytes) if config.segment_format == "arrow" else config.segment_bytes
 
 
 def keys_of(rewrites: Iterable[Rewrite]) -> set[str]:

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
 from txnstore.connection import Connection
@@ -29,6 +28,7 @@ from txnstore.errors import (
     FencedInstanceError,
     UnknownMemberError,
 )
+from txnstore.runtime import instant
 from txnstore.validation import check_callable, check_choice, check_id, check_seconds
 
 _LOG = logging.getLogger("txnstore.consumer")
@@ -322,6 +322,5 @@ class GroupMembership:
 def describe_holder(holder: PartitionHolder) -> str:
     """A member that others wait for, as a line of text."""
     name = f"{holder.instance_id} " if holder.instance_id is not None else ""
-    until = datetime.fromtimestamp(holder.expires_at / 1000, UTC).isoformat(timespec="seconds")
-    partitions = ", ".join(map(str, holder.partitions))
+    partitions, until = ", ".join(map(str, holder.partitions)), instant(holder.expires_at)
     return f"{partitions}, which member {name}{holder.member_id} holds until {until} unless it renews its lease"

@@ -126,12 +126,6 @@ def partition_array(keys: Any, partitions: int) -> _Int32:
     return chosen_partitions
 
 
-def murmur2_array(keys: Any) -> _Int32:
-    """Return the signed 32-bit murmur2 of each key; a null counts as the empty key. See :func:`partition_array`."""
-    hashes = [_murmur2_chunk(chunk) for chunk in _chunks_of(key_bytes(keys))]
-    return np.concatenate(hashes).view(np.int32) if hashes else np.empty(0, np.int32)
-
-
 def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]], n: int) -> list[tuple[int, pa.Table]]:
     """Split the table into one table per partition; the rows of a partition keep their order.
 

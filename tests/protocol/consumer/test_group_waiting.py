@@ -55,7 +55,7 @@ def test_empty_poll_names_the_member_that_it_waits_for(
     lines = [record.getMessage() for record in caplog.records if "waits for" in record.getMessage()]
     assert len(lines) == 1
     assert lines[0].startswith("group g: this consumer waits for t-2, t-3, which member one ")
-    assert f"{member_id} holds until 2023-11-14T22:14:05+00:00 unless" in lines[0]
+    assert f"{member_id} holds until 2023-11-14T22:14:05Z unless" in lines[0]
     (waiting,) = [member for member in store.group("g").members if member.member_id != member_id]
     assert waiting.holders == consumer.waiting_for
     clock.advance(SESSION)

@@ -6,7 +6,6 @@ the messages that Spark passes to ``commit``; a vacuum deletes all other uploads
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from txnstore.spark.types import arrow_type
 from txnstore.spark.workers import Sent
 from txnstore.spark.writes import jobs
 from txnstore.spark.writes.routing import IGNORED, SegmentRouter
+from txnstore.validation import nearest
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
@@ -201,9 +201,9 @@ def _check_columns(writer: TopicWriter, schema: StructType) -> None:
         types.pop(name, None)
     for name in types:
         if name not in writer.stored.names:
-            close = difflib.get_close_matches(name.lower(), writer.stored.names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            msg = f"topic {writer.topic.name!r} has no column {name!r}; it has {', '.join(writer.stored.names)}{hint}"
+            names = writer.stored.names
+            hint = nearest(name.lower(), names)
+            msg = f"topic {writer.topic.name!r} has no column {name!r}; it has {', '.join(names)}{hint}"
             raise SchemaMismatchError(msg)
     if writer.schema is None and "value" not in types:
         msg = f"topic {writer.topic.name!r} has Kafka records: the DataFrame needs a column 'value' (key is optional)"
