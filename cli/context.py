@@ -17,7 +17,7 @@ from txnstore.cli.output import Output
 from txnstore.cli.values import Principal
 from txnstore.errors import InvalidConfigError
 from txnstore.phrases import size
-from txnstore.values.json_text import parse_json
+from txnstore.values.json_text import parse_setting
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
@@ -274,11 +274,8 @@ def parse_pairs(values: tuple[str, ...], option: str, parse: Callable[[str, str]
 
 
 def _storage_value(option: str, key: str, text: str) -> Any:
-    """The value of a storage option: parsed JSON for true, false, an object or a list, else the text, as in Spark."""
-    if text in ("true", "false") or text.startswith(("{", "[")):
-        try:
-            return parse_json(text, exact=False)
-        except ValueError as error:
-            msg = f"{option} {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
-            raise click.UsageError(msg) from None
-    return text
+    try:
+        return parse_setting(text)
+    except ValueError as error:
+        msg = f"{option} {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
+        raise click.UsageError(msg) from None

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import groupby, islice
 from typing import Any, Self, TypeVar, cast
@@ -55,7 +55,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.metrics import StoreMetrics
+from txnstore.metrics import ChainMetrics, StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import Claim, ObjectStore, iterate_layers, read_if_there
@@ -617,30 +617,22 @@ class Connection:
     def metrics(self) -> StoreMetrics:
         """The counters and durations since the store was opened."""
         counts = self.counts.snapshot()
-        metrics = [chain.metrics for chain in self.chains]
+        of_chains: dict[str, Any] = {
+            counter.name: sum(getattr(chain.metrics, counter.name) for chain in self.chains)
+            for counter in fields(ChainMetrics)
+        }
+        retries = self.measurements.retries + of_chains.pop("retries") + _retries_of_layers(self.objects)
         return StoreMetrics(
             gets=counts.get + counts.stat,
             puts=counts.puts,
             lists=counts.list,
             deletes=counts.delete,
             failures=counts.failed,
-            retries=self.measurements.retries
-            + sum(chain.retries for chain in metrics)
-            + _retries_of_layers(self.objects),
+            retries=retries,
             bytes_in=counts.bytes_in,
             bytes_out=counts.bytes_out,
-            commits=sum(chain.commits for chain in metrics),
-            commands=sum(chain.commands for chain in metrics),
-            carried=sum(chain.carried for chain in metrics),
-            handed_over=sum(chain.handed_over for chain in metrics),
-            conflicts=sum(chain.conflicts for chain in metrics),
-            unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
-            checkpoints=sum(chain.checkpoints for chain in metrics),
-            checkpoint_failures=sum(chain.checkpoint_failures for chain in metrics),
-            background_merged_batches=sum(chain.background_merged_batches for chain in metrics),
-            background_merge_failures=sum(chain.background_merge_failures for chain in metrics),
-            refusals=sum(chain.refusals for chain in metrics),
             durations=self.measurements.durations(),
+            **of_chains,
         )
 
     def checkpoint(self) -> int:

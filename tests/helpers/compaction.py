@@ -13,7 +13,6 @@ from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from txnstore.chain.keys import LEASES
 from txnstore.core.log.model import Batch
-from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
@@ -114,11 +113,6 @@ def named_keys(store: Store) -> set[str]:
         for partition in connection_of(store).view().partitions.values()
         for batch in partition.batches
     }
-
-
-def drop_from_log(store: Store, batch: Batch, tp: TopicPartition = T0) -> None:
-    """Take a batch out of the log as a compaction would."""
-    connection_of(store).submit(ReplaceSegments(tp, (batch,), ()))
 
 
 class HookStore(MemoryStore):

@@ -9,6 +9,7 @@ from typing import Any
 from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError
 from txnstore.validation import as_integer, check_choice
+from txnstore.values.json_text import parse_setting
 
 #: Kafka's numbers for the ends of a partition in JSON offsets.
 EARLIEST, LATEST = -2, -1
@@ -18,14 +19,12 @@ Offsets = str | Mapping[TopicPartition, int]
 
 
 def parse_storage_value(key: str, text: str) -> Any:
-    """Parse the value of a storage option: JSON for true, false, an object or a list, else the text."""
-    if text in ("true", "false") or text.startswith(("{", "[")):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            msg = f"the option {key} is not valid JSON at character {getattr(error, 'pos', 0)}"
-            raise InvalidConfigError(msg) from None
-    return text
+    """Parse the value of a storage option, as the command line does."""
+    try:
+        return parse_setting(text)
+    except ValueError as error:
+        msg = f"the option {key} is not valid JSON at character {getattr(error, 'pos', 0)}"
+        raise InvalidConfigError(msg) from None
 
 
 def parse_names(option: str, text: str) -> list[str]:

@@ -38,6 +38,15 @@ def parse_json(text: str, *, exact: bool = True) -> Any:
         raise ValueError(msg) from None
 
 
+def parse_setting(text: str) -> Any:
+    """Parse a value that is given as text: JSON for true, false, an object or a list, else the text itself.
+
+    Raises:
+        ValueError: It begins as JSON, and is none.
+    """
+    return parse_json(text, exact=False) if text in ("true", "false") or text.startswith(("{", "[")) else text
+
+
 def _parse_integer(text: str) -> int | Number:
     # -0 stays text: it is a float, for an integer has no sign of zero.
     return Number(text) if len(text) > _MAX_INTEGER_DIGITS or text == "-0" else int(text)

@@ -24,8 +24,6 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.testing import Fault, FaultStore, on
 from txnstore.testing.faults import Plan, no_faults
 
-SLOT_2 = "00002.json"
-
 
 class Bucket(MemoryStore):
     """A bucket that once says wrongly that a name is taken, as after a 409 for another writer, which then failed."""
