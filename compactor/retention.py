@@ -26,6 +26,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownTopicOrPartitionError,
     joined,
+    raise_or_report,
 )
 from txnstore.validation import check_integer, check_mapping, check_pair
 
@@ -115,11 +116,7 @@ def retain(
         view = connection.view(refresh=False)
         topics, failures = _split_readable(_topics_to_retain(view, topic))
     report = apply_retention(connection, view, topics, dry_run=dry_run)
-    error = joined(failures, "topics were left out")
-    if error is not None:
-        if on_error is None:
-            raise error
-        on_error(error)
+    raise_or_report(joined(failures, "topics were left out"), on_error)
     return report
 
 

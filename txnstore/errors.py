@@ -69,7 +69,7 @@ After a ``fatal`` error, stop using the object that raised it. "caller" marks er
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 
@@ -570,6 +570,14 @@ def joined(errors: Sequence[TxnStoreError], what: str) -> TxnStoreError | None:
     error = kind(f"{len(unique)} {what}: {'; '.join(unique)}")
     error.__cause__ = errors[0]
     return error
+
+
+def raise_or_report(error: TxnStoreError | None, on_error: Callable[[TxnStoreError], object] | None) -> None:
+    """Raise the error of what could not be done, if there is one, or pass it to ``on_error``."""
+    if error is not None:
+        if on_error is None:
+            raise error
+        on_error(error)
 
 
 def __dir__() -> list[str]:

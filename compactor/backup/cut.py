@@ -14,9 +14,9 @@ from txnstore.chain import keys
 from txnstore.chain.boundary import read_boundary
 from txnstore.chain.codec import is_intact
 from txnstore.chain.payload import line_of, payload_of
+from txnstore.compactor.vacuum.payloads import live_entries
 from txnstore.connection import Connection
 from txnstore.core.log.model import Segment
-from txnstore.core.log.released import entry_of
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.view import View
@@ -254,13 +254,7 @@ def _chain_cut(connection: Connection, state: State) -> ChainCut:
             break
     else:
         begin = 0
-    inlined = {
-        entry_of(batch.segment.object)
-        for _, log in sorted_items(state.partitions)
-        for batch in log.batches
-        if batch.segment.inlined
-    }
-    return ChainCut(state, last, begin, frozenset(inlined))
+    return ChainCut(state, last, begin, frozenset(live_entries(state)))
 
 
 def beside(parts: Iterable[Part], objects: ObjectStore, prefix: str) -> Iterator[tuple[Part, int | None]]:

@@ -31,7 +31,7 @@ from txnstore.core.log.retention import with_log_start
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
-from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
+from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError, raise_or_report
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 
@@ -125,11 +125,7 @@ def compact(
     )
     failures = Failures()
     report = compact_sound(connection, topic, options, failures, engine)
-    error = failures.error
-    if error is not None:
-        if on_error is None:
-            raise error
-        on_error(error)
+    raise_or_report(failures.error, on_error)
     return report
 
 

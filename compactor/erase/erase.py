@@ -15,7 +15,6 @@ import numpy as np
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.catalog.settings import publishes_table
 from txnstore.chain import keys
-from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
 from txnstore.compactor.compact.compaction import largest_segment
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.memory import Memory
@@ -29,6 +28,7 @@ from txnstore.compactor.erase.rewriting import plan_rewrites, rewrite
 from txnstore.compactor.erase.search import Looked, NamedObjects, Search, list_objects, look_unleased
 from txnstore.compactor.foreign import foreign_stores
 from txnstore.compactor.vacuum.history import delete_objects
+from txnstore.compactor.vacuum.payloads import remove_payload
 from txnstore.compactor.vacuum.soundness import check_no_others
 from txnstore.compactor.vacuum.vacuum import SWEEP_MS, removed_before, sweep_temporary_files
 from txnstore.connection import Connection
@@ -47,7 +47,6 @@ from txnstore.errors import (
     CompactionConflictError,
     CorruptionError,
     ObjectNotFoundError,
-    StorageRefusedError,
     TxnStoreError,
     UnknownTopicOrPartitionError,
 )
@@ -329,7 +328,8 @@ class _Erasure:
         copies = [item for item in ready if item.key.startswith(keys.TABLES)]
         deleted = self._drop(segments)
         for item in entries:
-            _empty(self._connection, item.key)
+            with suppress(ObjectNotFoundError):
+                remove_payload(self._connection.objects, item.key)
         delete_objects(self._connection.objects, [_info(item) for item in copies])
         self._note([*deleted, *copies], "deleted")
         self._note(entries, "emptied")
@@ -422,24 +422,6 @@ def _live_records(
                 start, stop = np.searchsorted(offsets[tp.partition], bounds)
                 counts[tp] += max(0, int(stop - start))
     return counts
-
-
-def _empty(connection: Connection, key: str) -> None:
-    """Replace an entry by its line."""
-    try:
-        data = connection.objects.get(key)
-    except ObjectNotFoundError:
-        return
-    damage = payload_damage(decode_entry(key, data), data)
-    if damage is not None:
-        raise CorruptionError(f"{key}: {damage}")
-    if not payload_of(data):
-        return
-    try:
-        connection.objects.put(key, line_of(data))
-    except StorageRefusedError as error:
-        msg = f"{error} The records in {key} could not be erased: an erasure must be allowed to overwrite entries."
-        raise StorageRefusedError(msg) from error.__cause__
 
 
 def _info(item: Looked) -> ObjectInfo:

@@ -22,7 +22,7 @@ from txnstore.core.model import EntrySpan, sorted_items
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
-from txnstore.storage.base import ObjectInfo
+from txnstore.storage.base import ObjectInfo, ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callabl
         ends: For each chain the last entry behind which its history can end, when it is old enough.
         limit_of: Returns the time at which the grace period began, in the times of a chain.
     """
-    payloads = OldPayloads([_live_entries(state) for state in view.states], [[] for _ in view.states], [])
+    payloads = OldPayloads([sorted(live_entries(state)) for state in view.states], [[] for _ in view.states], [])
     for state in view.states:
         if not state.released_entries:
             continue
@@ -95,15 +95,14 @@ def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callabl
     return payloads
 
 
-def _live_entries(state: State) -> list[int]:
-    """The numbers of the entries whose inlined segments batches name, ascending."""
-    numbers = {
+def live_entries(state: State) -> set[int]:
+    """The numbers of the entries whose inlined segments batches name."""
+    return {
         entry_of(batch.segment.object)
         for _, partition in sorted_items(state.partitions)  # In the order of the rows of index files.
         for batch in partition.batches
         if batch.segment.inlined
     }
-    return sorted(numbers)
 
 
 def delete_payloads(
@@ -131,18 +130,29 @@ def delete_payloads(
 def _delete_payload(connection: Connection, key: str, *, dry_run: bool) -> int | None:
     """Replace an entry by its line; returns the size of its payload, or None if the entry is damaged."""
     try:
-        data = connection.objects.get(key)
-        damage = payload_damage(decode_entry(key, data), data)
-        if damage is not None:
-            raise CorruptionError(f"{key}: {damage}")
+        return remove_payload(connection.objects, key, dry_run=dry_run)
     except (CorruptionError, ObjectNotFoundError) as error:
         _LOG.warning("payload kept: %s", error, extra={"key": key, "error": str(error)})
         return None
+
+
+def remove_payload(objects: ObjectStore, key: str, *, dry_run: bool = False) -> int:
+    """Replace an entry by its line; return the size of its payload.
+
+    Raises:
+        ObjectNotFoundError: It does not exist.
+        CorruptionError: It is damaged.
+        StorageRefusedError: The storage refuses to overwrite it.
+    """
+    data = objects.get(key)
+    damage = payload_damage(decode_entry(key, data), data)
+    if damage is not None:
+        raise CorruptionError(f"{key}: {damage}")
     payload = payload_of(data)
     if payload and not dry_run:
         try:
-            connection.objects.put(key, line_of(data))
+            objects.put(key, line_of(data))
         except StorageRefusedError as error:
-            msg = f"{error} The records in {key} could not be deleted: a vacuum must be allowed to overwrite entries."
+            msg = f"{error} The records in {key} stay: vacuums and erasures must be allowed to overwrite entries."
             raise StorageRefusedError(msg) from error.__cause__
     return len(payload)

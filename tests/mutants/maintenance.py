@@ -10,7 +10,7 @@ from txnstore.compactor.compact.copying import Copying
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.newest import NewestByKey
 from txnstore.compactor.erase import erase, rewriting, search
-from txnstore.compactor.vacuum import soundness
+from txnstore.compactor.vacuum import payloads, soundness
 from txnstore.gateway.records import typed
 from txnstore.segment import schema
 
@@ -136,9 +136,9 @@ MAINTENANCE = (
     ),
     Mutant(
         "an erasure leaves records in entries",
-        erase._empty,
-        "if not payload_of($data):",
-        "if True:",
+        payloads.remove_payload,
+        "if $payload and not $dry_run:",
+        "if False:",
         test=_ERASES + "test_records_of_others_in_an_entry_are_moved",
     ),
     Mutant(

@@ -38,6 +38,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnsupportedFormatError,
     joined,
+    raise_or_report,
 )
 from txnstore.phrases import size
 from txnstore.read.reader import is_missing
@@ -173,11 +174,7 @@ class Publisher:
             failure = type(error)(f"the table of topic {topic!r} is not published, and stays as it was: {error}")
             failure.__cause__ = error
             errors.append(failure)
-        combined_error = joined(errors, "tables are not published")
-        if combined_error is not None:
-            if on_error is None:
-                raise combined_error
-            on_error(combined_error)
+        raise_or_report(joined(errors, "tables are not published"), on_error)
 
     def _attempt(self, topic: str, call: Callable[[], T]) -> T | None:
         """Call for one topic; record a failure that concerns only its table, and return None."""
