@@ -27,8 +27,9 @@ from txnstore.storage.base import ObjectStore
 #: The maximum number of segments fetched concurrently, and of their bytes; one segment may be larger.
 MAX_FETCHES = 16
 MAX_FETCH_BYTES = 32 << 20
-#: The maximum number of files fetched concurrently: most files are local, and more threads wait for Python's lock.
-_FILE_FETCHES = 4
+#: The maximum number of files fetched concurrently, and decoded if they have one piece: one more than are decoded at a
+#: time, so that none is awaited. Further ones displace each other's memory in the caches of two processors.
+_FILE_FETCHES = min(4, 1 + (os.cpu_count() or 2))
 #: The maximum number of pieces that are being decoded, or are decoded and not yet returned.
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 #: The maximum number of segments that are read together, of the bytes of one, and of those of all.

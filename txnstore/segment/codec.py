@@ -48,7 +48,8 @@ class EncodedSegment:
     """The bytes of a segment with the metadata that the chain records.
 
     Attributes:
-        data: The bytes of the object: ``bytes``, or an ``mmap`` of a temporary file if they are many.
+        data: The bytes of the object: ``bytes`` of a small segment, a ``memoryview`` of a larger one, and an ``mmap``
+            of a temporary file if they are many.
         format: ``"parquet"``, ``"arrow"`` or ``"arrow_stream"``.
         rows: The number of rows.
         sha256: The hex SHA-256 of ``data``.

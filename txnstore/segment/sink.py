@@ -1,4 +1,7 @@
-"""Keeps the bytes of a segment while it is written: in memory, and from a size on in a temporary file."""
+"""Keeps the bytes of a segment while it is written: in memory, and from a size on in a temporary file.
+
+The memory is mapped, not allocated: what the C library allocates for some MB it keeps, once for each thread that wrote.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class SegmentSink(io.RawIOBase):
     def __init__(self, memory: int | None = None) -> None:
         super().__init__()
         self._max_memory = MEMORY_BYTES if memory is None else min(memory, MEMORY_BYTES)
-        self._buffer = io.BytesIO()
+        self._buffer: mmap.mmap | None = None
         self._file: Any = None
         self._size = 0
         self.blocks = BlockSums()
@@ -50,7 +53,9 @@ class SegmentSink(io.RawIOBase):
         if self._file is None and self._size + len(view) > self._max_memory:
             self._move_to_file()
         if self._file is None:
-            self._buffer.write(view)
+            if self._buffer is None:  # Its pages take memory when they are written.
+                self._buffer = mmap.mmap(-1, max(1, self._max_memory), flags=mmap.MAP_PRIVATE)
+            self._buffer[self._size : self._size + len(view)] = view
         else:
             with _report_full_disk():
                 self._file.write(view)
@@ -62,16 +67,20 @@ class SegmentSink(io.RawIOBase):
     def _move_to_file(self) -> None:
         with _report_full_disk():
             self._file = tempfile.TemporaryFile(prefix="txnstore-segment-")  # noqa: SIM115 - closed with the sink
-            self._file.write(self._buffer.getbuffer())
-        self._buffer = io.BytesIO()
+            self._file.write(self._written())
+        self._buffer = None
+
+    def _written(self) -> memoryview:
+        """The bytes in memory."""
+        return memoryview(b"" if self._buffer is None else self._buffer)[: self._size].toreadonly()
 
     def tell(self) -> int:
         return self._size
 
-    def content(self) -> bytes | mmap.mmap:
-        """Return all bytes; if they are in a file, mapped into memory, valid after the sink is closed."""
+    def content(self) -> memoryview | mmap.mmap:
+        """Return all bytes, without a copy: a mapped file if they are in a file. Valid after the sink is closed."""
         if self._file is None:
-            return self._buffer.getvalue()  # Not a copy, as a read would be.
+            return self._written()
         with _report_full_disk():
             self._file.flush()
             return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -80,7 +89,7 @@ class SegmentSink(io.RawIOBase):
         if self._file is not None and not self.closed:
             with suppress(OSError):  # It writes what is buffered, which may find no space; the file is discarded.
                 self._file.close()
-        self._buffer = io.BytesIO()
+        self._buffer = None
         super().close()
 
 

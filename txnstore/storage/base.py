@@ -79,7 +79,8 @@ class ObjectStore(Protocol):
 
         Args:
             key: The key of the object.
-            data: Its bytes. Those of a large segment are an ``mmap`` of a file, which is not to be copied whole.
+            data: Its bytes. Those of a segment may be a ``memoryview``; those of a large one are an ``mmap`` of a file,
+                which is not to be copied whole.
         """
         ...
 

@@ -225,7 +225,7 @@ def test_each_altered_byte_of_a_whole_read_is_noticed(objects: CountingStore) ->
 def test_whole_read_of_another_size_is_damage(objects: CountingStore, change: int, problem: str) -> None:
     encoded = encode(table(), row_group_rows=GROUP)
     segment = stored(objects, encoded).batch.segment
-    objects.put("segment", (encoded.data + b"x")[: encoded.size + change])
+    objects.put("segment", (bytes(encoded.data) + b"x")[: encoded.size + change])
     with pytest.raises(CorruptionError, match=problem):
         fetch(objects, T0, segment)
 
@@ -249,7 +249,7 @@ def test_a_footer_that_is_no_parquet_is_damage(objects: CountingStore) -> None:
     encoded = encode(table(), row_group_rows=GROUP)
     assert encoded.footer_size is not None
     footer = bytes(encoded.footer_size)
-    data = encoded.data[: -encoded.footer_size] + footer
+    data = bytes(encoded.data[: -encoded.footer_size]) + footer
     part = stored(objects, replace(encoded, data=data, footer_sha256=hashlib.sha256(footer).hexdigest()))
     with pytest.raises(CorruptionError, match="segment segment cannot be read as parquet"):
         read_slice(objects, part, Columns(TOPIC))

@@ -72,9 +72,22 @@ def test_a_closed_sink_holds_no_bytes_and_takes_none() -> None:
     file = SegmentSink()
     file.write(bytes(5_000))
     file.close()
-    assert file.content() == b""
+    assert bytes(file.content()) == b""
     with pytest.raises(ValueError, match="closed"):
         file.write(b"more")
+
+
+@pytest.mark.parametrize("size", [0, 1, 9_999, 10_000, 10_001])
+def test_content_outlives_the_sink(size: int) -> None:
+    """In memory, at its bound, and in a file; and it cannot be changed."""
+    data = np.random.default_rng(size).bytes(size)
+    with SegmentSink() as file:
+        for start in range(0, size, 4_000):
+            file.write(data[start : start + 4_000])
+        content = file.content()
+    assert content[:] == data
+    assert len(content) == size
+    assert memoryview(content).readonly
 
 
 def test_no_temporary_folder_is_an_error_of_the_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
