@@ -53,7 +53,9 @@ class Writer:
                 self._end(name)
             case "delete":
                 tp = TopicPartition("t", partition)
-                self._store.delete_records({tp: self._store._connection.view().partitions[tp].last_stable_offset})
+                log = self._store._connection.view().log(tp)  # Of its chain alone, which may lack markers for a moment.
+                assert log is not None
+                self._store.delete_records({tp: log.last_stable_offset})
             case "compact":
                 self._store.compact()
             case "create":
