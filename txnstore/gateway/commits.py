@@ -145,15 +145,17 @@ class Commits:
             answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(waiting_commands)
             if not isinstance(error, Exception):
                 _LOG.error("the commit of requests failed", exc_info=error, extra={"error": repr(error)})
-        for command, answer in zip(waiting_commands, answers, strict=True):
-            future = command.future
-            if future.done():
-                continue
-            if isinstance(answer, BaseException):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-        asyncio.get_running_loop().call_soon(self._on_answered, lane_key)
+        try:
+            for command, answer in zip(waiting_commands, answers, strict=True):
+                future = command.future
+                if future.done():
+                    continue
+                if isinstance(answer, BaseException):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        finally:  # A lane that stays busy would hang in silence.
+            asyncio.get_running_loop().call_soon(self._on_answered, lane_key)
 
     def _on_answered(self, lane_key: Hashable) -> None:
         self._running_lanes.remove(lane_key)

@@ -121,6 +121,7 @@ _APPENDED = {
     "base_offset": (struct.Struct(">q"), 0x7A8182838485868F),
     "log_start_offset": (struct.Struct(">q"), 0x7A9192939495969F),
 }
+_APPENDED_FIELDS = {*_APPENDED, "error_code", "log_append_time"}
 
 
 def _write_appended(version: int, correlation_id: int, fields: Mapping[str, Any]) -> bytes | None:
@@ -129,13 +130,15 @@ def _write_appended(version: int, correlation_id: int, fields: Mapping[str, Any]
     Its numbers are written over those of a response to an earlier one.
     """
     try:
-        (topic,) = fields["responses"]
+        ((topic,),) = fields.values()
         (partition,) = topic["partition_responses"]
-        if partition["error_code"] is not ErrorCode.none or partition["log_append_time"] is not None:
-            return None
-        template, places = _appended_template(version, topic["name"], topic["topic_id"])
-    except (KeyError, ValueError):  # It has other fields, or several partitions.
+    except ValueError:  # It has other fields, or several partitions.
         return None
+    if partition.keys() != _APPENDED_FIELDS or partition["error_code"] is not ErrorCode.none:
+        return None
+    if partition["log_append_time"] is not None:
+        return None
+    template, places = _appended_template(version, topic["name"], topic["topic_id"])
     if places is None:
         return None
     response = bytearray(template)

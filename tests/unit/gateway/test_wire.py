@@ -41,6 +41,8 @@ def test_other_responses_are_encoded_in_full() -> None:
         {},
         {"responses": [{"name": "topic", "topic_id": TOPIC_ID, "partition_responses": [{"index": 1}]}]},
         {"responses": [topic, topic]},
+        {"responses": [topic], "throttle_time_ms": 5},
+        response("topic", TOPIC_ID, error_message="why"),
         {"responses": [topic | {"partition_responses": topic["partition_responses"] * 2}]},
     ]
     for fields in others:
