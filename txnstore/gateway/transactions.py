@@ -11,7 +11,7 @@ from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Append
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
-from txnstore.errors import TxnStoreError
+from txnstore.errors import InvalidPidMappingError, TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.offsets import GroupOffsets, commit_response_topics
@@ -57,14 +57,15 @@ class Transactions:
             if body.transactional_id is not None:
                 self._services.check(client, write_id(body.transactional_id))
             timeout_ms = int(body.transaction_timeout.total_seconds() * 1000)
-            identity: ProducerIdentity = await self._services.commits.submit(
-                InitProducer(
-                    body.transactional_id,
-                    timeout_ms if body.transactional_id is not None else None,
-                    expected_identity if expected_identity[0] >= 0 else None,
-                ),
-                client.principal,
+            init = InitProducer(
+                body.transactional_id,
+                timeout_ms if body.transactional_id is not None else None,
+                expected_identity if expected_identity[0] >= 0 else None,
             )
+            try:
+                identity: ProducerIdentity = await self._services.commits.submit(init, client.principal)
+            except InvalidPidMappingError:  # Of an id without identities, a broker grants the first one to any client.
+                identity = await self._services.commits.submit(replace(init, expected=None), client.principal)
         except (TxnStoreError, RefusedError) as error:
             return {**without_producer, "error_code": code_of(error, Api.INIT_PRODUCER_ID, request.version)}
         return {

@@ -172,14 +172,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "a broker names the marker, which is newer than all records; here it has no time",
     ),
     Allowed(
-        "producer_ids",
-        "an identity of an unknown id, .*",
-        "error_code|producer_id|producer_epoch",
-        ".*",
-        "invalid_producer_id_mapping|-1",
-        "an id that has expired is not granted to the producer that had it, which would write twice (INIT-09)",
-    ),
-    Allowed(
         "offsets_of_transactions",
         "an (unknown|empty) id, .*",
         ".*error_code",
