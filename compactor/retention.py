@@ -14,7 +14,7 @@ from txnstore.core.authorization.rights import CLUSTER_ACTION, delete_records_of
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.log.model import Partition
-from txnstore.core.log.retention import new_log_start, plan_retention
+from txnstore.core.log.retention import new_log_start, open_below, plan_retention
 from txnstore.core.log.visibility import count_records
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -198,9 +198,9 @@ def delete_records(
     if not dry_run:  # The chains check, too, but each only its own partitions: one may have deleted its records then.
         connection.check_rights(delete_records_of(tp.topic for tp in starts))
     view = connection.view()
-    logs = [log for tp in starts for log in (view.find_partition(tp), view.log(tp)) if log is not None]
-    blocking = {producer_id for log in logs for producer_id in log.open_txns}
-    if not dry_run and connection.end_abandoned(blocking):
+    logs = [(view.log(tp) or view.find_partition(tp), offset) for tp, offset in starts.items()]
+    blocking = {producer_id for log, offset in logs for producer_id in open_below(log, offset)}
+    if not dry_run and connection.end_abandoned(blocking, decided_at_once=True):
         view = connection.view(refresh=False)
     planned = {tp: _plan_deletion(view, tp, offset) for tp, offset in starts.items()}
     if dry_run:
@@ -217,14 +217,13 @@ def delete_records(
 
 def _plan_deletion(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:
     """Plan a deletion in one partition; a refusal names the blocking transactions, which the chain may not know."""
-    log = view.log(tp)
-    assert log is not None
 
     def holder(producer_id: int) -> str | None:
         txn = view.owner(producer_id)
         return txn.transactional_id if txn is not None else None
 
-    return _effect_of_log_start(view, tp, new_log_start(view.find_topic(tp.topic), tp, log, offset, holder))
+    start = new_log_start(view.find_topic(tp.topic), tp, view.find_partition(tp), offset, holder)
+    return _effect_of_log_start(view, tp, start)
 
 
 def _effect_of_log_start(view: View, tp: TopicPartition, start: int) -> PartitionRetention:

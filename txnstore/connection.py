@@ -499,11 +499,15 @@ class Connection:
         blocked = blocked_partitions(view, partitions, start, end)
         return self.view(refresh=False) if blocked and self.end_abandoned(blocking_producers(view, blocked)) else view
 
-    def end_abandoned(self, producer_ids: Iterable[int]) -> bool:
+    def end_abandoned(self, producer_ids: Iterable[int], *, decided_at_once: bool = False) -> bool:
         """End the abandoned transactions of these producers: decided ones, and ones past their timeout.
 
         After a failure to end one, half a minute passes before the next attempt: a consumer calls this several times a
         second.
+
+        Args:
+            decided_at_once: Whether to complete decided ones at any age, also after a failure: for a command that their
+                missing markers refuse. Readers leave them to their producer for ten seconds.
 
         Returns:
             True if an abandoned transaction was found and this process may write: each was ended (take the cached view
@@ -516,9 +520,10 @@ class Connection:
         candidates = [
             producer_id
             for producer_id in producer_ids
-            if producer_id not in failed_at or now - failed_at[producer_id] >= _END_RETRY_MS
+            if decided_at_once or producer_id not in failed_at or now - failed_at[producer_id] >= _END_RETRY_MS
         ]
-        abandoned = find_abandoned(self.chains.ages, self.view(refresh=False), candidates)
+        view = self.view(refresh=False)
+        abandoned = find_abandoned(self.chains.ages, view, candidates, decided_at_once=decided_at_once)
         if not abandoned:
             return False
         refusal = self._write_refusal()

@@ -73,10 +73,15 @@ def recover(chains: Chains, coordinator: Coordinator) -> RecoveryReport:
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 
-def find_abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Transaction]:
-    """Return the abandoned transactions of these producers, which a reader that waits for them may end.
+def find_abandoned(
+    ages: Ages, view: View, producer_ids: Iterable[int], *, decided_at_once: bool = False
+) -> list[Transaction]:
+    """Return the abandoned transactions of these producers, which a process that waits for them may end.
 
     The view decides which are open or not completed; a request is made only for one that seems to be abandoned.
+
+    Args:
+        decided_at_once: Whether a decided transaction counts as abandoned at any age.
     """
     transactions: dict[int, Transaction] = {}
     for producer_id in producer_ids:
@@ -84,7 +89,9 @@ def find_abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[
         if txn is None:
             continue
         state = view.states[chain_of_producer(producer_id)]
-        is_unfinished = txn.state in DECIDED and ages.is_over(state, txn.updated_at, FINISH_AFTER_MS)
+        is_unfinished = txn.state in DECIDED and (
+            decided_at_once or ages.is_over(state, txn.updated_at, FINISH_AFTER_MS)
+        )
         if is_unfinished or ages.has_expired(state, txn):
             transactions[producer_id] = txn
     return [transactions[producer_id] for producer_id in sorted(transactions)]

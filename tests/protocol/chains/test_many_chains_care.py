@@ -13,6 +13,7 @@ from tests.helpers.connections import connection_of
 from txnstore.chain.codec import Entry
 from txnstore.chain.payload import decode_entry, encode_entry, entry_hash, payload_of
 from txnstore.compactor import VerifyReport
+from txnstore.compactor.retention import delete_records
 from txnstore.connection import Connection
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
 from txnstore.core.catalog.model import DeleteTopic
@@ -21,6 +22,8 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn
 from txnstore.core.transactions.events import TxnDecided
+from txnstore.core.transactions.model import TxnState
+from txnstore.errors import UndecidedRecordsError
 from txnstore.producer import Producer
 from txnstore.runtime import Runtime
 from txnstore.store import Store, open_on
@@ -88,6 +91,34 @@ def test_a_compaction_writes_the_markers_that_are_missing_first(
     assert [row["value"] for row in before].count(b"x") == (CHAINS if outcome is Outcome.COMMIT else 0)
     assert report.aborted == (0 if outcome is Outcome.COMMIT else CHAINS)
     assert store.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_deletion_completes_a_decided_transaction_at_once(store: Store, clock: ManualClock, outcome: Outcome) -> None:
+    """RET-01, REC-01: a decision without its markers holds no deletion; the transaction that is open does."""
+    tps = [TopicPartition("t", partition) for partition in range(CHAINS)]
+    _decide(store, _everywhere(store, b"decided"), outcome)
+    open_one = _everywhere(store, b"open", "undecided")
+    sequence = connection_of(store).view().sequence
+    planned = delete_records(connection_of(store), dict.fromkeys(tps, 1), dry_run=True)
+    assert {tp: plan.records for tp, plan in planned.items()} == dict.fromkeys(tps, 1)
+    with pytest.raises(UndecidedRecordsError, match="'undecided'"):
+        delete_records(connection_of(store), dict.fromkeys(tps, -1), dry_run=True)
+    assert connection_of(store).view().sequence == sequence
+    assert reopen(store, clock).delete_records(dict.fromkeys(tps, 1)) == dict.fromkeys(tps, 1)
+    assert connection_of(store).view().transactions["everywhere"].partitions == frozenset()
+    with pytest.raises(UndecidedRecordsError, match="'undecided'"):
+        store.delete_records(dict.fromkeys(tps, -1))
+    open_one.commit_transaction()
+    assert values(store) == [b"open"] * CHAINS
+    assert store.verify(deep=True).ok
+
+
+def test_a_deletion_leaves_decided_transactions_above_its_offset(store: Store) -> None:
+    commit(store, [b"a"], partition=0)
+    _decide(store, _everywhere(store, b"decided"))
+    assert store.delete_records({TopicPartition("t", 0): 1}) == {TopicPartition("t", 0): 1}
+    assert connection_of(store).view().transactions["everywhere"].state is TxnState.PREPARE_COMMIT
 
 
 def test_compaction_aborts_expired_transactions(store: Store, clock: ManualClock) -> None:

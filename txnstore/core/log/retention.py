@@ -109,6 +109,15 @@ def new_log_start(
     return max(start, partition.log_start)
 
 
+def open_below(partition: Partition, offset: int) -> set[int]:
+    """Return the producers whose transactions refuse the deletion of the records below ``offset``."""
+    return {
+        producer_id
+        for producer_id, first_offset in partition.open_txns.items()
+        if first_offset < offset or offset == HIGH_WATERMARK
+    }
+
+
 def deletes(topic: CatalogTopic) -> bool:
     """Whether the ``cleanup.policy`` of a topic has ``delete``."""
     return "delete" in topic.config.get("cleanup.policy", "delete").split(",")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from txnstore.core.authorization.rights import delete_records_of
 from txnstore.core.log.commands import DeleteRecords, Deletion
+from txnstore.core.log.model import Partition
+from txnstore.core.log.retention import open_below
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
@@ -56,12 +59,25 @@ class Partitions:
             services.check(client, delete_records_of([topic]))
             catalog_topic = await services.find(topic, None, number)
             deletion = Deletion(TopicPartition(topic, number), partition.offset, catalog_topic.topic_id)
-            starts = await services.commits.submit(DeleteRecords((deletion,)), client.principal)
+            start = await self._move_log_start(deletion, client)
         except UndecidedRecordsError:
             return {**fields, "error_code": ErrorCode.offset_out_of_range}
         except (TxnStoreError, RefusedError) as error:
             return {**fields, "error_code": code_of(error, Api.DELETE_RECORDS, version)}
-        return {**fields, "low_watermark": starts[deletion.tp]}
+        return {**fields, "low_watermark": start}
+
+    async def _move_log_start(self, deletion: Deletion, client: Client) -> int:
+        """Return the new log start; abandoned and decided transactions that refuse the deletion are ended first."""
+        services, command = self._services, DeleteRecords((deletion,))
+        try:
+            starts = await services.commits.submit(command, client.principal)
+        except UndecidedRecordsError:
+            log = (await services.freshness.head()).log(deletion.tp) or Partition()
+            blocking = open_below(log, deletion.offset)
+            await services.in_thread(partial(services.connection.end_abandoned, blocking, decided_at_once=True))
+            starts = await services.commits.submit(command, client.principal)
+        new_start: int = starts[deletion.tp]
+        return new_start
 
     async def describe_log_dirs(self, request: Request, client: Client) -> Fields:
         """Describe the store as the only directory, with the size of each partition that this gateway leads."""

@@ -10,13 +10,17 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 from kafka import TopicPartition as PythonPartition
+from kafka import errors as kafka_errors
 from kafka.admin import AbortTransactionSpec, KafkaAdminClient
 from kio.schema.errors import ErrorCode
 
+from tests.harness.executors import DeferredExecutor
+from tests.helpers.connections import connection_of
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_wire import ServedStore
 from txnstore.core.model import TopicPartition
 from txnstore.gateway.apis import Api
+from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
 
@@ -62,6 +66,30 @@ def test_a_day_of_an_administrator(gateway: ServedStore) -> None:
     assert store.transaction("id").state.name == "COMPLETE_ABORT"
     assert not store.verify().violations
     producer.close()
+
+
+def test_a_deletion_completes_a_decided_transaction_at_once(gateway: ServedStore) -> None:
+    """The committing process dies before it has written a marker of another chain."""
+    store, tps = gateway.store, [PythonPartition("t", number) for number in range(3)]
+    store.create_topic("t", partitions=len(tps))
+    dying = open_on(connection_of(store).counts.inner, runtime=Runtime(background=DeferredExecutor))
+    with dying.producer("decided").transaction() as txn:
+        for tp in tps:
+            txn.send("t", b"x", partition=tp.partition)
+    logs = [connection_of(store).view().log(TopicPartition("t", tp.partition)) for tp in tps]
+    assert sorted(bool(log.open_txns) for log in logs if log is not None) == [False, True, True]
+    with store.producer("open") as producer, KafkaAdminClient(**gateway.kafka_python()) as admin:
+        producer.begin_transaction()
+        for tp in tps:
+            producer.send("t", b"x", partition=tp.partition)
+        producer.flush()
+        deleted = admin.delete_records(dict.fromkeys(tps, 1))
+        assert {tp: answer["low_watermark"] for tp, answer in deleted.items()} == dict.fromkeys(tps, 1)
+        for tp in tps:
+            with pytest.raises(kafka_errors.OffsetOutOfRangeError):
+                admin.delete_records({tp: -1})
+        producer.abort_transaction()
+    assert not store.verify().violations
 
 
 def test_gateways_list_each_thing_once() -> None:
