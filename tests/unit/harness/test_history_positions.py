@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
-from tests.harness.history import Assign, Poll
+from tests.harness.history import Assign, Bounds, Poll, Snapshot
+from tests.harness.history.index import Index
+from tests.harness.history.positions import polls
 from tests.helpers.histories import Story, poll, send
 
 
@@ -25,6 +29,28 @@ def test_jep_06_a_gap_between_two_polls_is_a_poll_skip() -> None:
     assert story.kinds() == set()
     story.op("p", "poll", poll("k", (20, "c")))
     assert story.kinds() == {"poll-skip"}
+
+
+@pytest.mark.parametrize(("log_start", "kinds"), [(10, {"poll-skip"}), (11, {"poll-skip"}), (21, set())])
+def test_jep_06_a_gap_is_legal_if_all_of_it_may_be_deleted(log_start: int, kinds: set[str]) -> None:
+    story = written()
+    story.op("w", "send", send("d", 30))
+    story.op("other", "poll", poll("k", (30, "d")))
+    story.op("s", "snapshot", Snapshot({"k": Bounds(log_start, 31, 31)}))
+    story.op("p", "poll", poll("k", (0, "a")))
+    story.op("p", "poll", poll("k", (30, "d")))
+    assert story.kinds() == kinds
+
+
+def test_a_gap_costs_the_same_however_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    story, records = Story(), [(number, str(number)) for number in range(100)]
+    story.op("other", "poll", poll("k", *records))
+    story.op("p", "poll", poll("k", records[0], records[-1]))
+    index = Index(story.history(compacted=["k"]))
+    may_be_deleted = Mock(return_value=True)
+    monkeypatch.setattr(index, "may_be_deleted", may_be_deleted)
+    assert list(polls(index)) == []
+    may_be_deleted.assert_called_once_with("k", 98)
 
 
 def test_jep_06_an_assignment_without_the_key_forgets_the_position() -> None:
