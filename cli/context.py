@@ -277,5 +277,5 @@ def _storage_value(option: str, key: str, text: str) -> Any:
     try:
         return parse_setting(text)
     except ValueError as error:
-        msg = f"{option} {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
+        msg = f"{option} {key}: not valid JSON ({error})"
         raise click.UsageError(msg) from None

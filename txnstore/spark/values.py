@@ -23,7 +23,7 @@ def parse_storage_value(key: str, text: str) -> Any:
     try:
         return parse_setting(text)
     except ValueError as error:
-        msg = f"the option {key} is not valid JSON at character {getattr(error, 'pos', 0)}"
+        msg = f"the option {key} is not valid JSON ({error})"
         raise InvalidConfigError(msg) from None
 
 

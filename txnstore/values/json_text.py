@@ -42,7 +42,7 @@ def parse_setting(text: str) -> Any:
     """Parse a value that is given as text: JSON for true, false, an object or a list, else the text itself.
 
     Raises:
-        ValueError: It begins as JSON, and is none.
+        ValueError: It begins as JSON, and is none. The message contains no value, which may be secret.
     """
     return parse_json(text, exact=False) if text in ("true", "false") or text.startswith(("{", "[")) else text
 
@@ -60,7 +60,7 @@ def _refuse_constant(text: str) -> Any:
 def _parse_finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        msg = f"the number {text} is out of the range of a double"
+        msg = "a number is out of the range of a double"
         raise ValueError(msg)
     return number
 
