@@ -131,7 +131,10 @@ def test_versions_of_a_job() -> None:
             {**BASE, "startingTimestamp": "soon"},
             "startingTimestamp must be an integer of milliseconds",
         ),
-        ({**BASE, "storage.client_kwargs": '{"secret": '}, r"storage.client_kwargs is not valid JSON \(Expecting value"),
+        (
+            {**BASE, "storage.client_kwargs": '{"secret": '},
+            r"storage.client_kwargs is not valid JSON \(Expecting value",
+        ),
         ({**BASE, "storage.x": '{"a":1,"a":2}'}, r"storage.x is not valid JSON \(the name 'a' occurs twice"),
     ],
 )
