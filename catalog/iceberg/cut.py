@@ -11,6 +11,19 @@ from txnstore.core.model import value_class
 
 
 @value_class(kw_only=True)
+class Moment:
+    """A moment of the chains.
+
+    Attributes:
+        heads: The last entry of each chain.
+        timestamp: The time of the newest of them, in ms.
+    """
+
+    heads: list[Int64]
+    timestamp: Int64
+
+
+@value_class(kw_only=True)
 class PublishedTable:
     """A table in a cut.
 
@@ -27,6 +40,7 @@ class PublishedTable:
         bytes: The size of its files.
         copied_bytes: The size of those of them that are copies of rows.
         dropped: The topic was deleted, or has no table any more.
+        moment: What it shows, if it could not be published with the cut; None: the moment of the cut.
     """
 
     topic_id: str
@@ -40,11 +54,12 @@ class PublishedTable:
     bytes: Int64 = 0
     copied_bytes: Int64 = 0
     dropped: bool = False
+    moment: Moment | None = None
 
 
 @value_class(kw_only=True)
 class CutDocument(Stored):
-    """A cut: one version of each table, all at the same closed cut of the chains.
+    """A cut: one version of each table, all at the same closed cut of the chains, but for those with a ``moment``.
 
     Attributes:
         number: The number of the cut.
@@ -69,6 +84,12 @@ class CutDocument(Stored):
     def has_tables(self) -> bool:
         """Whether it shows any rows: all dropped tables have none."""
         return any(not table.dropped for table in self.tables.values())
+
+    def moment_of(self, topic: str) -> Moment:
+        """The moment that a table shows; that of the cut if it has no such table."""
+        table = self.tables.get(topic)
+        moment = table.moment if table is not None else None
+        return moment if moment is not None else Moment(heads=self.heads, timestamp=self.timestamp)
 
 
 @value_class(kw_only=True)

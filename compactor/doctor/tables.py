@@ -56,6 +56,10 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
     )
     message = f"{counted(len(tables), 'table')} in cut {cut.number}, {lag_text}"
     yield Finding("tables", "lag", severity, message, sync_command if severity is Severity.WARN else "")
+    outdated = [name for name, table in sorted(tables.items()) if table.moment is not None]
+    if outdated:
+        message = f"the tables of {some(outdated)} could not be published with the cut, and show an earlier moment"
+        yield Finding("tables", "outdated", Severity.BAD, message, sync_command)
     for name, table in sorted(tables.items()):
         for problem in name_problems(connection.objects, name, table):
             yield Finding("tables", "names", Severity.WARN, f"{name}: {problem.message}", sync_command)

@@ -102,14 +102,14 @@ def _table_status(connection: Connection, view: View) -> tuple[TableStatus, ...]
     cut = published_of(connection).newest() if names else None
     if cut is None:
         return tuple(TableStatus(name, 0, 0, 0, view.sequence, 0.0) for name in names)
-    entries_behind = max(0, view.sequence - sum(cut.heads))
-    seconds_behind = max(0, view.timestamp - cut.timestamp) / 1000
-    return tuple(
-        TableStatus(name, table.number, table.rows, table.copied_bytes, entries_behind, seconds_behind)
-        if (table := cut.tables.get(name)) is not None and not table.dropped
-        else TableStatus(name, 0, 0, 0, entries_behind, seconds_behind)
-        for name in names
-    )
+    statuses = []
+    for name in names:
+        moment = cut.moment_of(name)
+        behind = max(0, view.sequence - sum(moment.heads)), max(0, view.timestamp - moment.timestamp) / 1000
+        table = cut.tables.get(name)
+        published = (table.number, table.rows, table.copied_bytes) if table and not table.dropped else (0, 0, 0)
+        statuses.append(TableStatus(name, *published, *behind))
+    return tuple(statuses)
 
 
 def _transaction_status(view: View, now: int) -> tuple[TransactionStatus, ...]:

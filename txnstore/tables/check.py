@@ -185,6 +185,11 @@ class _Check:
         self.files += len(files.data) + len(files.deletes)
         self.rows += files.rows
         self._check_objects(topic, files)
+        if table.moment is not None:
+            heads = ", ".join(map(str, table.moment.heads))
+            message = f"it shows the entries {heads} of the chains, not those of the cut: it could not be published"
+            self._add_problem(topic, f"{message} with it, which `txnstore table sync` explains")
+            return
         topic_at_cut = self._view.topics.get(topic) if self._view is not None else None
         if self._view is None:
             return

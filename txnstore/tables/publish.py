@@ -211,18 +211,22 @@ class Publisher:
             check_lost_entries(connection, cut, view, compare_hashes=is_unchecked)
             self._checked_publication = cut.publication_id
         old_tables = cut.tables if cut is not None else {}
+        copy_failures, self._failures = self._failures, {}
         try:
             versions = self._write_versions(published, view, topics, old_tables, tail_bytes, to_rebuild)
         except CorruptionError as error:
             if is_missing(error) and connection.runtime.uptime() - began_at > _MAX_PUBLICATION_MS:
                 return None
             raise
-        if not (versions or self._swept_topics) and (
+        outdated = self._failures.keys() - versions.keys()
+        self._failures = copy_failures | self._failures
+        has_caught_up = any(table.moment is not None and name not in outdated for name, table in old_tables.items())
+        if not (versions or self._swept_topics or has_caught_up) and (
             cut is None or view.timestamp - cut.timestamp < _MAX_PUBLICATION_MS
         ):
             return self._report(cut, {})
         self._swept_topics.difference_update(versions)
-        document = self._next_cut(cut, view, versions)
+        document = self._next_cut(cut, view, versions, outdated)
         # The entries must be as durable as the cut: another process may have written them, and failed to flush them.
         make_durable(connection.objects, _newest_entries(connection, view))
         if connection.runtime.uptime() - began_at > _MAX_PUBLICATION_MS:
@@ -265,12 +269,20 @@ class Publisher:
             _LOG.info("tables published", extra={"cut": report.cut, "tables": len(report.changes)})
         return report
 
-    def _next_cut(self, cut: CutDocument | None, view: View, versions: Mapping[str, Version]) -> CutDocument:
-        """The cut after the newest one: all tables as of a view, without dropped ones that a vacuum has deleted."""
-        tables = {
-            **(cut.tables if cut is not None else {}),
-            **{name: version.table for name, version in versions.items()},
-        }
+    def _next_cut(
+        self, cut: CutDocument | None, view: View, versions: Mapping[str, Version], outdated: Collection[str]
+    ) -> CutDocument:
+        """The cut after the newest one: all tables as of a view, without dropped ones that a vacuum has deleted.
+
+        ``outdated``: the tables that could not be published, which show an earlier moment.
+        """
+        tables: dict[str, PublishedTable] = {}
+        if cut is not None:
+            tables = {
+                name: replace(table, moment=cut.moment_of(name) if name in outdated else None)
+                for name, table in cut.tables.items()
+            }
+        tables |= {name: version.table for name, version in versions.items()}
         return CutDocument(
             store_id=self._connection.store_id,
             number=cut.number + 1 if cut is not None else 1,

@@ -34,11 +34,11 @@ class TableDescription:
         version: The number of its newest version; 0: it is not published.
         snapshot_id: Its current snapshot; None: it has none.
         cut: The newest cut of all tables; 0 without one.
-        heads: The last entry of each chain in that cut.
+        heads: The last entry of each chain that it shows: those of the cut, unless it could not be published with it.
         timestamp: The time of the newest of them, in ms.
         rows: The rows that readers see.
         copied_bytes: The size of the files that are copies of rows, which a compaction makes unnecessary.
-        behind: How many entries the chains have after the cut, as far as this process knows.
+        behind: How many entries the chains have after these, as far as this process knows.
         lag_ms: How much later the newest of them was written, in ms.
     """
 
@@ -263,7 +263,8 @@ class Tables:
         if table is not None and (table.dropped or (topic is not None and table.topic_id != topic.topic_id)):
             table = None
         view = self._connection.view(refresh=False)
-        heads = tuple(cut.heads) if cut is not None else ()
+        moment = cut.moment_of(name) if cut is not None else None
+        heads = tuple(moment.heads) if moment is not None else ()
         return TableDescription(
             topic=name,
             published=table is not None,
@@ -272,9 +273,9 @@ class Tables:
             snapshot_id=table.snapshot_id if table is not None else None,
             cut=cut.number if cut is not None else 0,
             heads=heads,
-            timestamp=cut.timestamp if cut is not None else 0,
+            timestamp=moment.timestamp if moment is not None else 0,
             rows=table.rows if table is not None else 0,
             copied_bytes=table.copied_bytes if table is not None else 0,
             behind=max(0, view.sequence - sum(heads)),
-            lag_ms=max(0, view.timestamp - cut.timestamp) if cut is not None else 0,
+            lag_ms=max(0, view.timestamp - moment.timestamp) if moment is not None else 0,
         )

@@ -139,7 +139,8 @@ class Engine(Actor):
         tables = [(topic, table) for topic, table in cut["tables"].items() if not table.get("dropped")]
         for topic, table in self.rng.sample(tables, len(tables)):
             who = f"{self.name} cut {cut['number']}"
-            self._look(who, topic, read_json(self._get, table["metadata"]), tuple(cut["heads"]))
+            shown = table.get("moment") or cut
+            self._look(who, topic, read_json(self._get, table["metadata"]), tuple(shown["heads"]))
 
     def _look(self, who: str, topic: str, metadata: Mapping[str, Any], heads: Sequence[int] | None = None) -> None:
         """Read a snapshot; ``heads``: what the current one shows, where its table has not changed since."""

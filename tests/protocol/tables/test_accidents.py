@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,14 +13,17 @@ from tests.helpers.compaction import HOUR_MS, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, another, newest, published, scanned, state_of, table_rows
 from txnstore.catalog.iceberg.columns import check_columns, table_columns
+from txnstore.catalog.iceberg.cut import Moment
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.chain import keys
 from txnstore.chain.codec import encode
+from txnstore.compactor.doctor.findings import Severity
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.errors import CorruptionError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, open_on
 from txnstore.tables.serve.cuts import StoredCuts
+from txnstore.tables.version import TableWork
 from txnstore.testing import ManualClock
 from txnstore.testing.faults import FaultStore
 
@@ -297,6 +301,69 @@ def test_a_publisher_that_lives_through_a_restore_publishes_nothing_lost(
     with pytest.raises(CorruptionError, match="is missing, but this process has read entry"):
         store.tables.sync()
     assert newest(later).number == cut
+
+
+def test_a_cut_says_which_tables_could_not_be_published_with_it(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    """A reader of several tables at the cut would see a transaction in one of them only."""
+    before = newest(store)
+    with store.producer("writer") as producer, producer.transaction():
+        for topic in ("t", "u"):
+            producer.send(topic, b"b" * 100_000, partition=0)
+    (segment,) = {info.key for info in objects.list("topics/t/")}
+    data = objects.get(segment)
+    objects.put(segment, bytes(len(data)))
+    errors: list[Exception] = []
+    store.tables.sync(on_error=errors.append)
+    (error,) = errors
+    assert "topic 't'" in str(error)
+    cut = newest(store)
+    assert (cut.tables["t"], cut.tables["u"].moment) == (replace(before.tables["t"], moment=cut.moment_of("t")), None)
+    assert cut.moment_of("t") == Moment(heads=before.heads, timestamp=before.timestamp)
+    assert table_rows(store, "t") == scanned(store, "t", before)
+    (problem,) = store.tables.check().problems
+    assert (problem.topic, "shows the entries" in problem.message) == ("t", True)
+    heads = {table.topic: table.heads for table in store.tables.list()}
+    assert heads == {"t": tuple(before.heads), "u": tuple(cut.heads)}
+    status = store.metrics(status=True).status
+    assert status is not None
+    assert {table.topic: table.behind > 0 for table in status.tables} == {"t": True, "u": False}
+    (finding,) = [each for each in store.doctor().findings if each.name == "outdated"]
+    assert (finding.severity, finding.message[:16]) == (Severity.BAD, "the tables of t ")
+    # The next cut has the earlier moment still, though the chains are at a later one.
+    commit(store, [b"c"], topic="u")
+    store.tables.sync(on_error=errors.append)
+    assert newest(store).moment_of("t").heads == before.heads
+    objects.put(segment, data)
+    store.tables.sync()
+    assert newest(store).tables["t"].moment is None
+    assert store.tables.check(deep=True).ok
+
+
+def test_a_table_that_has_caught_up_without_new_rows_is_of_the_next_cut(
+    store: Store, clock: ManualClock, objects: MovedObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("txnstore.tables.publish.TableWork", _refuse_work_of("t", TableWork))
+        commit(store, [b"b"], topic="u")
+        store.tables.sync(on_error=lambda _: None)
+    earlier = newest(store)
+    assert earlier.tables["t"].moment is not None
+    assert store.tables.sync().changes == ()
+    assert (newest(store).number, newest(store).tables["t"].moment) == (earlier.number + 1, None)
+    assert store.tables.sync().cut == earlier.number + 1
+
+
+def _refuse_work_of(topic: str, make_work: Callable[..., TableWork]) -> Callable[..., TableWork]:
+    """TableWork, but planning that of one table finds damage."""
+
+    def refuse(connection: object, view: object, of: CatalogTopic, *args: object) -> TableWork:
+        if of.name == topic:
+            raise CorruptionError("damaged")
+        return make_work(connection, view, of, *args)
+
+    return refuse
 
 
 def test_all_tables_and_one_that_does_not_exist_are_refused(store: Store) -> None:

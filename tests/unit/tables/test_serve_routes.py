@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.cuts import LOCATION, WrittenCuts, ask, document, refusal
-from txnstore.catalog.iceberg.cut import PublishedTable
+from txnstore.catalog.iceberg.cut import Moment, PublishedTable
 from txnstore.errors import CorruptionError, StorageError, StorageRefusedError
 from txnstore.tables.serve.messages import Request, Response
 from txnstore.tables.serve.routes import Newest, Router
@@ -354,6 +355,20 @@ def test_an_error_of_the_store_is_a_response(
             answer = Router(cuts, LOCATION).answer(Request("GET", target))
         assert refusal(answer) == (status, kind, str(error))
     assert [record.getMessage() for record in caplog.records] == ["a request cannot be answered"] * 2
+
+
+def test_a_session_of_a_cut_sees_no_table_of_an_earlier_moment(router: Router, cuts: WrittenCuts) -> None:
+    """It would see a transaction in some tables only; a live session sees each table as it is."""
+    moment = Moment(heads=[20, 3], timestamp=2)
+    cut = cuts.cuts[3]
+    outdated = replace(cut.tables["orders"], moment=moment)
+    cuts.cuts[3] = replace(cut, tables={**cut.tables, "orders": outdated})
+    assert names(router, "cut-3") == ["eu.payments"]
+    status, _, message = refusal(ask(router, f"{TABLES.format('cut-3')}/orders"))
+    assert (status, "could not be published with it" in message) == (404, True)
+    assert ask(router, f"{TABLES.format('cut-3')}/other").status == 404
+    assert names(router, "live") == ["eu.payments", "orders"]
+    assert loaded(router, "live", "orders") == 2
 
 
 def test_answers_from_a_cut_that_is_too_old_say_so(router: Router, cuts: WrittenCuts) -> None:

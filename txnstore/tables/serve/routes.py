@@ -14,7 +14,7 @@ import hmac
 import logging
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import parse_qs, unquote
 
@@ -87,12 +87,14 @@ class _VisibleTables:
         tables: The tables by name, without dropped ones.
         properties: The properties of the namespace.
         headers: Headers of the response.
+        outdated: Those that show an earlier moment than the cut: a session of the cut does not see them.
     """
 
     number: int
     tables: Mapping[str, PublishedTable]
     properties: Mapping[str, str]
     headers: tuple[tuple[str, str], ...] = ()
+    outdated: frozenset[str] = frozenset()
 
 
 class Router:
@@ -188,7 +190,10 @@ class Router:
         cut = self._cuts.numbered(number) if number else None
         if number and cut is None:
             raise _missing_cut_error(number)
-        return _visible_at(cut)
+        visible = _visible_at(cut)
+        outdated = frozenset(name for name, table in visible.tables.items() if table.moment is not None)
+        tables = {name: table for name, table in visible.tables.items() if name not in outdated}
+        return replace(visible, tables=tables, outdated=outdated)
 
     def _visible_in(self, prefix: str, namespace: str) -> _VisibleTables:
         if namespace != NAMESPACE:
@@ -242,6 +247,11 @@ class Router:
                 else "yet: nothing was published, `txnstore table sync` does"
             )
             msg = f"there is no table {name!r} in the namespace {NAMESPACE!r} {when}"
+            if name in visible.outdated:
+                msg += (
+                    ": it could not be published with it, which `txnstore table sync` explains. The warehouse "
+                    f"{_LIVE!r} shows it as it was"
+                )
             raise RefusedError(404, "NoSuchTableException", msg)
         if request.method == "HEAD":
             return Response(204, headers=visible.headers)
