@@ -15,6 +15,7 @@ from tests.harness.simulation.runtime import EPOCH_MS, simulated_runtime
 from tests.harness.simulation.scheduler import Scheduler
 from tests.helpers.connections import connection_of
 from txnstore.chain.chain import Chain
+from txnstore.chain.committer.committer import Committer
 from txnstore.chain.committer.rendezvous import Met
 from txnstore.connection import Connection
 from txnstore.errors import TxnStoreError
@@ -138,7 +139,7 @@ class Process:
     @property
     def is_shared(self) -> bool:
         committer = self.chain._committer
-        return committer is not None and committer.is_shared
+        return committer is not None and hands_over(committer)
 
     def create(self, count: int = 1) -> None:
         """Create topics of its own, one after the other."""
@@ -281,6 +282,11 @@ class Place:
     def archive(self) -> dict[str, bytes]:
         """All objects."""
         return {item.key: self.bucket.get(item.key) for item in self.bucket.list("")}
+
+
+def hands_over(committer: Committer) -> bool:
+    """Whether it hands its commands to another process."""
+    return committer._channel is not None
 
 
 def answer_of(work: Callable[[], object]) -> object:

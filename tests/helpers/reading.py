@@ -6,14 +6,19 @@ import itertools
 import random
 from collections.abc import Iterable
 
+import pyarrow as pa
+
 from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from txnstore.consumer import Consumer
+from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
+from txnstore.read.reader import open_slice
 from txnstore.read.records import Record
+from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -35,6 +40,13 @@ def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: in
 def another_process(store: Store, clock: ManualClock) -> Store:
     """The same store as another process sees it."""
     return open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=_runtime(clock))
+
+
+def read_slice(objects: ObjectStore, part: Slice, columns: Columns) -> pa.Table:
+    """All rows of a slice."""
+    opened = open_slice(objects, part, columns)
+    tables = [opened.read(number) for number in range(len(opened))]
+    return pa.concat_tables(tables) if tables else columns.schema.empty_table()
 
 
 def _runtime(clock: ManualClock) -> Runtime:

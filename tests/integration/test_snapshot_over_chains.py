@@ -10,13 +10,13 @@ import pytest
 
 from tests.harness.executors import DeferredExecutor, InlineExecutor
 from tests.helpers.connections import connection_of
+from tests.helpers.reading import read_slice
 from tests.helpers.sqlstore import values
 from txnstore import create
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.core.transactions.commands import Ended, EndTxn, WriteMarkers
-from txnstore.read.reader import read_slice
 from txnstore.read.rows import Columns
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot

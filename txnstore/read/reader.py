@@ -375,17 +375,6 @@ def check_file(segment: Segment, file: SegmentFile) -> None:
         raise CorruptionError(msg)
 
 
-def read_slice(objects: ObjectStore, part: Slice, columns: Columns) -> pa.Table:
-    """Fetch and decode all rows of a slice.
-
-    Raises:
-        CorruptionError: The segment is missing or damaged.
-    """
-    opened = open_slice(objects, part, columns)
-    tables = [opened.read(number) for number in range(len(opened))]
-    return pa.concat_tables(tables) if tables else columns.schema.empty_table()
-
-
 def read_share(objects: ObjectStore, part: Slice, columns: Columns, share: Share) -> Iterator[pa.Table]:
     """Read the rows of a share, one row group at a time.
 

@@ -20,6 +20,7 @@ import pytest
 from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.interleaving import Interleaved, Nth
+from tests.helpers.reading import read_slice
 from tests.helpers.tables import EngineObjects, state_of
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.catalog.topics import altered_topic
@@ -30,7 +31,6 @@ from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.errors import CorruptionError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from txnstore.producer.upload import upload
-from txnstore.read.reader import read_slice
 from txnstore.read.rows import Columns
 from txnstore.snapshot import Snapshot
 from txnstore.spark.options import read_options, stream_options

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.committing import hands_over
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import runtime, topic
 from txnstore.chain.committer import committer as module
@@ -156,7 +157,7 @@ def test_what_is_declined_is_certain_to_be_left_to_its_process() -> None:
     committer.hand_over([waiter], lambda: None)
     assert [type(each) for each in other.asked] == [Hello, Commands]
     assert (waiter.done, waiter.is_declined, waiter.is_doubtful) == (False, True, False)
-    assert committer.is_shared
+    assert hands_over(committer)
 
 
 @pytest.mark.parametrize(("messages", "is_answered"), [(4, True), (5, False)])
@@ -172,7 +173,7 @@ def test_messages_show_that_the_committer_is_there_but_not_forever(messages: int
     committer.hand_over([waiter], lambda: None)
     assert waiter.is_declined is is_answered
     assert waiter.is_doubtful is not is_answered
-    assert committer.is_shared is is_answered
+    assert hands_over(committer) is is_answered
 
 
 def test_a_committer_that_answers_a_second_connection_is_waited_for() -> None:
@@ -184,7 +185,7 @@ def test_a_committer_that_answers_a_second_connection_is_waited_for() -> None:
     waiter = waiting()
     committer.hand_over([waiter], lambda: None)
     assert waiter.is_declined
-    assert committer.is_shared
+    assert hands_over(committer)
     assert [type(each) for each in asked.asked] == [Hello]
     assert asked.closed
 
@@ -201,7 +202,7 @@ def test_a_committer_that_does_not_answer_a_second_connection_is_left(answer: st
     waiter = waiting()
     committer.hand_over([waiter], lambda: None)
     assert not waiter.is_declined
-    assert not committer.is_shared
+    assert not hands_over(committer)
     assert asked.closed
 
 
@@ -212,7 +213,7 @@ def test_a_committer_of_another_machine_is_left_without_being_asked() -> None:
     committer.join(listen=True)
     meetings.there.append(asked := Other())
     committer.hand_over([waiting()], lambda: None)
-    assert not committer.is_shared
+    assert not hands_over(committer)
     assert asked.asked == []
 
 
@@ -224,7 +225,7 @@ def test_a_committer_that_answers_while_it_is_asked_in_vain_is_kept() -> None:
     waiter = waiting()
     committer.hand_over([waiter], lambda: None)
     assert waiter.is_declined
-    assert committer.is_shared
+    assert hands_over(committer)
 
 
 def test_a_committer_that_is_there_and_commits_nothing_is_left() -> None:
@@ -235,7 +236,7 @@ def test_a_committer_that_is_there_and_commits_nothing_is_left() -> None:
     meetings.there.extend(Other() for _ in range(100))
     began = meetings.clock()
     committer.hand_over([waiting()], lambda: None)
-    assert not committer.is_shared
+    assert not hands_over(committer)
     assert meetings.clock() - began == MAX_WAITS * MIN_PATIENCE_MS
 
 
@@ -247,7 +248,7 @@ def test_patience_is_several_times_the_last_wait_for_an_answer() -> None:
     committer.hand_over([waiting()], lambda: None)
     began, meetings.wait_ms = meetings.clock(), 60_000
     committer.hand_over([waiting()], lambda: None)
-    assert not committer.is_shared
+    assert not hands_over(committer)
     assert meetings.clock() - began == PACES * 800
 
 
@@ -269,7 +270,7 @@ def test_a_process_that_does_not_answer_is_replaced_also_by_one_that_would_only_
     committer, meetings = caller(Other())
     committer.join(listen=False)
     committer.hand_over([waiting()], lambda: None)  # Nothing arrives.
-    assert not committer.is_shared
+    assert not hands_over(committer)
     committer.join(listen=False)
     assert meetings.asked_to == [False, True]
 
@@ -459,7 +460,7 @@ def test_nothing_is_handed_over_to_a_channel_that_has_ended() -> None:
     assert committer.join(listen=True)
     assert committer._channel is other
     committer.lost(other)
-    assert not committer.is_shared
+    assert not hands_over(committer)
     waiter = waiting()
     committer.hand_over([waiter], lambda: None)
     assert [type(each) for each in other.asked] == [Hello]
@@ -473,11 +474,11 @@ def test_the_end_of_an_earlier_channel_does_not_end_the_newest_one() -> None:
     committer.hand_over([waiting()], lambda: None)
     assert committer.join(listen=True)
     committer.lost(first)
-    assert committer.is_shared
+    assert hands_over(committer)
     meetings.put(Declined((2,)))
     waiter = waiting()
     committer.hand_over([waiter], lambda: None)
-    assert committer.is_shared
+    assert hands_over(committer)
     assert waiter.is_declined
     assert not second.closed
 
@@ -494,7 +495,7 @@ def test_an_interrupt_leaves_no_half_joined_process(step: str, monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt):
             committer.join(listen=True)
     assert first.closed
-    assert not committer.is_shared
+    assert not hands_over(committer)
     assert committer.join(listen=True)
     assert committer._channel is second
 
@@ -508,7 +509,7 @@ def test_an_interrupt_while_a_command_waits_leaves_its_outcome_open(monkeypatch:
         with pytest.raises(KeyboardInterrupt):
             committer.hand_over([waiter], lambda: None)
     assert (waiter.done, waiter.is_doubtful) == (False, True)
-    assert committer.is_shared
+    assert hands_over(committer)
     meetings.put(Declined((2,)))
     following = waiting("u")
     committer.hand_over([following], lambda: None)
@@ -530,7 +531,7 @@ def test_a_command_that_no_frame_holds_is_left_to_its_process(more: int, monkeyp
     committer.hand_over([waiter], lambda: None)
     assert [type(each) for each in other.asked] == ([Hello] if more else [Hello, Commands])
     assert (waiter.done, waiter.is_declined, waiter.is_doubtful) == (False, True, False)
-    assert committer.is_shared
+    assert hands_over(committer)
 
 
 def test_who_cannot_read_the_entries_of_the_other_process_commits_alone() -> None:
@@ -541,7 +542,7 @@ def test_who_cannot_read_the_entries_of_the_other_process_commits_alone() -> Non
     made.chain.fails = True
     assert not committer.join(listen=True)
     assert other.closed
-    assert not committer.is_shared
+    assert not hands_over(committer)
 
 
 @pytest.mark.parametrize("made", [create_on, open_on])

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.executors import InlineExecutor
+from tests.helpers.reading import read_slice
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
@@ -31,7 +32,7 @@ from txnstore.read.ranged import (
     has_footer,
 )
 from txnstore.read.readahead import one_ahead
-from txnstore.read.reader import Share, fetch, fetched_bytes, is_missing, open_slice, read_share, read_slice
+from txnstore.read.reader import Share, fetch, fetched_bytes, is_missing, open_slice, read_share
 from txnstore.read.rows import Columns
 from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums

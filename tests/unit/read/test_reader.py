@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import connection_of, stored_topic
-from tests.helpers.reading import T0, append, new_store
+from tests.helpers.reading import T0, append, new_store, read_slice
 from txnstore.core.log.slices import Slice
 from txnstore.errors import CorruptionError, UnsupportedFormatError
 from txnstore.read import readahead
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import open_slice, read_slice
+from txnstore.read.reader import open_slice
 from txnstore.read.rows import Columns
 from txnstore.segment.codec import encode
 from txnstore.segment.pieces import open_segment

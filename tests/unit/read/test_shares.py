@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.reading import read_slice
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
-from txnstore.read.reader import Share, read_share, read_slice, share_count
+from txnstore.read.reader import Share, read_share, share_count
 from txnstore.read.rows import Columns
 from txnstore.segment.blocks import BLOCK_BYTES
 from txnstore.segment.codec import encode

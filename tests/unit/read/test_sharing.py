@@ -12,14 +12,14 @@ import pytest
 
 from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of, stored_topic
-from tests.helpers.reading import append, new_store
+from tests.helpers.reading import append, new_store, read_slice
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch
 from txnstore.core.log.slices import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import open_slice, read_slice, read_together
+from txnstore.read.reader import open_slice, read_together
 from txnstore.read.rows import Columns
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import encode

@@ -186,11 +186,6 @@ class Committer:
         self._lock = threading.RLock()
         self._closed = False
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether this process hands its commands to another one."""
-        return self._channel is not None
-
     # As a caller ------------------------------------------------------------------------------------------------------
 
     def join(self, *, listen: bool) -> bool:
