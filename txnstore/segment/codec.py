@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from txnstore.core.log.model import Segment
 from txnstore.errors import CorruptionError, InvalidConfigError, StorageRefusedError
@@ -370,9 +371,15 @@ def _own_rows(table: pa.Table) -> pa.Table:
     """
     table = table.combine_chunks()
     for index, column in enumerate(table.columns):
-        if column.get_total_buffer_size() > column.nbytes + _LAST_OFFSET.get(column.type, 0):
+        has_spare_bytes = column.get_total_buffer_size() > column.nbytes + _LAST_OFFSET.get(column.type, 0)
+        if has_spare_bytes or _may_hide_spare_bytes(column):
             table = table.set_column(index, table.schema.field(index), _own_values(column))
     return table
+
+
+def _may_hide_spare_bytes(column: pa.ChunkedArray) -> bool:
+    """Whether sizes do not show them: the last byte may have spare bits, and two fields may share a buffer."""
+    return bool(pt.is_boolean(column.type) or (pt.is_nested(column.type) and column.null_count < len(column)))
 
 
 def _own_values(column: pa.ChunkedArray) -> pa.Array:

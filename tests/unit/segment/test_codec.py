@@ -386,6 +386,23 @@ def test_arrow_data_has_nothing_outside_of_a_slice(first: int, rows: int) -> Non
         assert set(re.findall(rb"mark-\d\d", encoded.data)) == own
 
 
+@pytest.mark.parametrize("first", [0, 3])
+def test_arrow_data_does_not_depend_on_rows_outside_of_a_slice(first: int) -> None:
+    """Sizes of buffers do not show them: bits in the last byte of booleans, and a buffer that two fields share."""
+    both_encoded = []
+    for other in (False, True):
+        flags, texts = [other] * 8, [f"mark-{int(other)}"] * 8
+        flags[first : first + 4], texts[first : first + 4] = [True, False, True, False], ["mine-0"] * 4
+        twice = [pa.array(texts)] * 4
+        pairs = pa.StructArray.from_arrays(twice, [*"abcd"])
+        lists = pa.ListArray.from_arrays(pa.array(range(9), pa.int32()), pairs)
+        part = pa.table({"flags": pa.array(flags), "pairs": pairs, "lists": lists}).slice(first, 4)
+        encoded = encode_stream(part)
+        assert decode(encoded.data, "arrow_stream").equals(part)
+        both_encoded.append((encoded.data, encode(part, "arrow", "none").data))
+    assert both_encoded[0] == both_encoded[1]
+
+
 def test_a_record_alone_is_encoded_without_a_copy() -> None:
     table = records_to_table([(b"key", b"value", None, 1)], 0)
     assert [_addresses(column) for column in _own_rows(table).columns] == [_addresses(c) for c in table.columns]
