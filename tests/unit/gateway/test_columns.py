@@ -223,6 +223,12 @@ def test_a_timestamp_outside_of_the_years(moment: int) -> None:
     assert rows(decoded.table) == expected(GOOD)
 
 
+def test_a_time_of_more_than_64_bits_is_cut_off() -> None:
+    """As by Kafka's ``ByteUtils.readVarlong``."""
+    sent = sealed(record(2**63, 0, -1, 1, b"v", 0), 1, base_timestamp=-(2**63))
+    assert type(decode_both_ways([sent]).errors[0]) is InvalidTimestampError
+
+
 def test_a_compacted_topic_needs_keys() -> None:
     sent = kafka_batch([(0, 0, b"k", b"a", []), (1, 0, None, b"b", []), (2, 0, b"", b"c", []), (3, 0, None, b"d", [])])
     assert decode(sent, sent).errors == {}

@@ -198,6 +198,8 @@ def _decode_few(group: Sequence[_Payload], keyed_batches: Collection[int]) -> pa
 def _read_records(payload: _Payload, needs_keys: bool, records: list[RecordTuple]) -> bool:
     """Append the records of a batch; False if one is refused, has no time, or has many headers."""
     batch, data = payload.batch, bytes(payload.data)
+    if batch.base_timestamp < 0:  # There are no times, or their sums depend on the overflow of 64 bits.
+        return False
     end = 0
     try:
         for offset in range(batch.count):
