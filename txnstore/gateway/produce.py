@@ -64,8 +64,8 @@ _LOG = limited_logger(__name__)
 
 #: Bytes of batches that one flush takes.
 _MAX_FLUSH_BYTES = 32 << 20
-#: Bytes of a flush that the event loop converts itself: handing them to a thread costs as much.
-_QUICK_BYTES = 8 << 10
+#: Batches, and bytes, of a flush that the event loop converts itself: handing them to a thread costs as much.
+_QUICK_BATCHES, _QUICK_BYTES = 4, 8 << 10
 #: Bytes of batches that share a segment.
 _MAX_SHARED_BYTES = 8 << 20
 #: The first version of Produce with records that zstd compresses.
@@ -555,6 +555,8 @@ def _producer_partition(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
 
 def _is_quick(batches: Sequence[StagedBatch]) -> bool:
     """Whether batches are converted without a request, in about a millisecond."""
+    if len(batches) > _QUICK_BATCHES:  # Each may have a topic or a chain of its own, and be encoded alone.
+        return False
     size = sum(len(batch.raw_batch.data) for batch in batches)
     if size > _QUICK_BYTES or any(batch.raw_batch.codec is not Codec.NONE for batch in batches):
         return False
