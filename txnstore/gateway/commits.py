@@ -150,7 +150,9 @@ class Commits:
                 future = command.future
                 if future.done():
                     continue
-                if isinstance(answer, BaseException):
+                if isinstance(answer, StopIteration):  # No future takes it, and those behind would get no answer.
+                    future.set_exception(RuntimeError(repr(answer)))
+                elif isinstance(answer, BaseException):
                     future.set_exception(answer)
                 else:
                     future.set_result(answer)

@@ -203,3 +203,22 @@ def test_what_is_committed_is_answered_so_whatever_fails_after_it() -> None:
             return await Commits(cast("Connection", connection), threads, lambda: None).submit(InitProducer("a"), None)
 
     assert asyncio.run(main()) is None
+
+
+def test_an_error_that_no_future_takes_is_answered() -> None:
+    """A fault may raise ``StopIteration``: its client, and those behind it, would wait forever."""
+
+    class Failing(Recorder):
+        def submit_all(self, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
+            return [StopIteration(), *[None] * (len(asked) - 1)]
+
+    async def main() -> list[Any]:
+        answered = asyncio.Event()
+        with ThreadPoolExecutor(1) as threads:
+            commits = Commits(cast("Connection", Failing(1)), threads, answered.set)
+            futures = [commits.submit(command, None) for command in batches(PARTITIONS[0], 2)]
+            await answered.wait()
+            return [future.exception() if future.done() else "no answer" for future in futures]
+
+    first, second = asyncio.run(main())
+    assert (type(first), second) == (RuntimeError, None)
