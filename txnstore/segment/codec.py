@@ -379,7 +379,9 @@ def _own_rows(table: pa.Table) -> pa.Table:
 
 def _may_hide_spare_bytes(column: pa.ChunkedArray) -> bool:
     """Whether sizes do not show them: the last byte may have spare bits, and two fields may share a buffer."""
-    return bool(pt.is_boolean(column.type) or (pt.is_nested(column.type) and column.null_count < len(column)))
+    if pt.is_list(column.type) and column.null_count == len(column):  # As the headers of most records.
+        return any(len(chunk.values) for chunk in column.chunks)
+    return bool(pt.is_boolean(column.type) or pt.is_nested(column.type))
 
 
 def _own_values(column: pa.ChunkedArray) -> pa.Array:

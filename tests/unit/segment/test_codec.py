@@ -396,7 +396,9 @@ def test_arrow_data_does_not_depend_on_rows_outside_of_a_slice(first: int) -> No
         twice = [pa.array(texts)] * 4
         pairs = pa.StructArray.from_arrays(twice, [*"abcd"])
         lists = pa.ListArray.from_arrays(pa.array(range(9), pa.int32()), pairs)
-        part = pa.table({"flags": pa.array(flags), "pairs": pairs, "lists": lists}).slice(first, 4)
+        nothing = pa.StructArray.from_arrays(twice, [*"abcd"], mask=pa.array([True] * 8))
+        columns = {"flags": pa.array(flags), "pairs": pairs, "lists": lists, "nothing": nothing}
+        part = pa.table(columns).slice(first, 4)
         encoded = encode_stream(part)
         assert decode(encoded.data, "arrow_stream").equals(part)
         both_encoded.append((encoded.data, encode(part, "arrow", "none").data))
