@@ -74,27 +74,21 @@ def _newest_entries(
 
     With ``principal``, only entries of this principal count, and older ones are read until there are enough.
     """
-    deleted_up_to = {number: connection.chains[number].boundaries.last().sequence for number in last_sequences}
-    found_by_chain: dict[int, list[Entry]] = {number: [] for number in last_sequences}
-    count, last_sequences = limit if principal is None else _SEARCH_WINDOW, dict(last_sequences)
-    while incomplete_chains := [
-        number
-        for number in last_sequences
-        if last_sequences[number] > deleted_up_to[number] and len(found_by_chain[number]) < limit
-    ]:
-        ranges = {
-            number: range(last_sequences[number], max(deleted_up_to[number], last_sequences[number] - count), -1)
-            for number in incomplete_chains
-        }
-        chains_and_entries = [(number, sequence) for number, sequences in ranges.items() for sequence in sequences]
-        contents = connection.pool.map(
-            lambda chain_and_entry: _read_entry(connection, *chain_and_entry), chains_and_entries
-        )
-        for (number, _), content in zip(chains_and_entries, contents, strict=True):
-            if principal is None or principal in dict(content.principals or ()):
-                found_by_chain[number].append(content)
-        last_sequences.update({number: sequences[-1] - 1 for number, sequences in ranges.items()})
-    return [(number, content) for number, contents in found_by_chain.items() for content in contents]
+    window = limit if principal is None else _SEARCH_WINDOW
+    unread = {
+        chain: range(connection.chains[chain].boundaries.last().sequence + 1, last + 1)
+        for chain, last in last_sequences.items()
+    }
+    found: dict[int, list[Entry]] = {chain: [] for chain in unread}
+    while incomplete_chains := [chain for chain in unread if unread[chain] and len(found[chain]) < limit]:
+        places = [(chain, sequence) for chain in incomplete_chains for sequence in reversed(unread[chain][-window:])]
+        entries = connection.pool.map(lambda place: _read_entry(connection, *place), places)
+        for (chain, _), entry in zip(places, entries, strict=True):
+            if principal is None or principal in dict(entry.principals or ()):
+                found[chain].append(entry)
+        for chain in incomplete_chains:
+            unread[chain] = unread[chain][:-window]
+    return [(chain, entry) for chain, entries_of_chain in found.items() for entry in entries_of_chain]
 
 
 @log.command()

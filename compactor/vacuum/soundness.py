@@ -22,10 +22,7 @@ from txnstore.core.state import State
 from txnstore.errors import UnsoundStoreError
 from txnstore.phrases import counted
 from txnstore.runtime import instant
-from txnstore.storage.base import ObjectStore
-
-#: The number of entries in a list.
-_PAGE = 10_000
+from txnstore.storage.base import ObjectStore, iterate_objects
 
 
 class Unsound(NamedTuple):
@@ -93,25 +90,24 @@ def _damage_in_survey(connection: Connection, state: State, survey: Survey) -> I
     if survey.conflict:
         yield Unsound(keys.latest(chain), survey.conflict)
     boundary_entry = max((each.sequence for each in survey.boundaries.values() if each is not None), default=0)
-    yield from _first_gap(connection.objects, names, state, boundary_entry)
+    missing_entry = _find_missing_entry(connection.objects, names, state, boundary_entry)
+    if missing_entry is not None:
+        yield missing_entry
 
 
-def _first_gap(objects: ObjectStore, names: Keys, state: State, first: int) -> Iterator[Unsound]:
-    """Yield the first missing entry between the last boundary and the known state."""
-    expected, last_key = first + 1, names.entry(state.chain, first)
-    page = objects.list(names.entries(state.chain), last_key, _PAGE)
-    while True:
-        for item in page:
-            number = keys.entry_sequence(item.key)
-            if number is not None and number != expected:
-                yield Unsound(names.entry(state.chain, expected), f"it is missing, though entry {number} exists")
-                return
-            expected += number is not None
-        if len(page) < _PAGE:
-            break
-        page = objects.list(names.entries(state.chain), page[-1].key, _PAGE)
+def _find_missing_entry(objects: ObjectStore, names: Keys, state: State, boundary_entry: int) -> Unsound | None:
+    """Find the first missing entry between that of the last boundary and that of the known state."""
+    expected = boundary_entry + 1
+    for item in iterate_objects(objects, names.entries(state.chain), names.entry(state.chain, boundary_entry)):
+        number = keys.entry_sequence(item.key)
+        if number is None:
+            continue
+        if number != expected:
+            return Unsound(names.entry(state.chain, expected), f"it is missing, though entry {number} exists")
+        expected += 1
     if expected <= state.sequence:
-        yield Unsound(names.entry(state.chain, expected), f"it is missing, though entry {state.sequence} was read")
+        return Unsound(names.entry(state.chain, expected), f"it is missing, though entry {state.sequence} was read")
+    return None
 
 
 def check_sound(connection: Connection) -> None:
