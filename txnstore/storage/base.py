@@ -297,25 +297,27 @@ class Claim:
             StorageError: The storage refused every attempt, also in earlier calls; the object was not created.
         """
         cause: StorageError | None = None
-        is_visible = False
+        own_bytes_seen = False
         for attempt in range(1, _MAX_ATTEMPTS + 1):
-            refused_so_far, self.doubtful = not self.doubtful, True
-            exists = False
+            refused_so_far = not self.doubtful
+            self.doubtful = True
+            name_exists = False
             try:
-                if objects.put_if_absent(self.key, self.data) or is_visible:
+                # Either answer says that the object is durable: as created now, or as it was seen at the last read.
+                if objects.put_if_absent(self.key, self.data) or own_bytes_seen:
                     return self.data
-                exists = True
+                name_exists = True
             except UnknownOutcomeError as error:
                 self.unknown_outcomes += 1
                 cause = error
             except StorageError as error:
-                if refused_so_far:
+                if refused_so_far:  # Otherwise an earlier attempt may still create the object.
                     self.doubtful = False
                     raise
                 cause = error
             stored_data = self._read_object(objects)
-            is_visible = stored_data == self.data
-            if stored_data is not None and (exists or not is_visible):
+            own_bytes_seen = stored_data == self.data
+            if stored_data is not None and (name_exists or not own_bytes_seen):
                 return stored_data
             pause(attempt)
         msg = f"{self.key} on {objects.url}: the storage did not confirm whether the object was created"

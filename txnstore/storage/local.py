@@ -482,24 +482,33 @@ class LocalStore:
         parent = os.path.dirname(folder)
         if parent != folder:
             self._ensure_folder(parent)
-        try:
-            os.mkdir(folder)
-            was_created = True
-            self._unflushed_folders.add(folder)
-        except FileExistsError:
-            if not os.path.isdir(folder):
-                raise not_a_folder("write to", folder) from None
-            was_created = False
-        except FileNotFoundError:  # The parent was removed.
-            raise
-        except OSError as error:
-            raise map_os_error(error, "make the folder", folder) from error
+        was_created = self._make_folder(folder)
         if was_created or folder != self.root:
             fsync_folder(parent)
         else:
             _fsync_folder_if_readable(parent)
         self._durable_folders.add(folder)
         self._unflushed_folders.discard(folder)
+
+    def _make_folder(self, folder: str) -> bool:
+        """Create a folder; return False if it exists.
+
+        Raises:
+            FileNotFoundError: Its parent was removed.
+            StorageError: It cannot be created, or its name is that of a file.
+        """
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise not_a_folder("write to", folder) from None
+            return False
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise map_os_error(error, "make the folder", folder) from error
+        self._unflushed_folders.add(folder)
+        return True
 
     def _sync_content(self, path: str) -> None:
         """Flush the content of an object, if it exists."""
