@@ -467,11 +467,13 @@ def check_plain_producer(state: State, producer: ProducerIdentity) -> None:
         check_granting_chain(state, producer)
         return
     owner = state.transactional_ids.get(producer.producer_id)
-    if producer.producer_id >= state.next_producer_id or owner is not None:
-        problem = f"belongs to transactional id {owner!r}" if owner is not None else "was never granted"
-        msg = f"producer id {producer.producer_id} {problem}: it cannot append outside a transaction"
-        error = InvalidTxnStateError if owner is not None else InvalidPidMappingError
-        raise error(msg)
+    refused = "it cannot append outside a transaction"
+    if owner is not None:
+        msg = f"producer id {producer.producer_id} belongs to transactional id {owner!r}: {refused}"
+        raise InvalidTxnStateError(msg)
+    if producer.producer_id >= state.next_producer_id:
+        msg = f"producer id {producer.producer_id} was never granted: {refused}"
+        raise InvalidPidMappingError(msg)
 
 
 def partition_of(state: State, tp: TopicPartition) -> Partition:

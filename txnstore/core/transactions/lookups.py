@@ -98,7 +98,9 @@ def has_added(txn: Transaction, command: Append) -> bool:
 def repeated_batches(
     states: Mapping[TopicPartition, State], txn: Transaction, command: Append
 ) -> tuple[Appended, ...] | None:
-    """Return where the batches of an append were appended first; None if one is not in its window (SEQ-03).
+    """Return where the batches of an append were appended first (SEQ-03).
+
+    None if one of them is not in the window of its partition, or if the append has offsets, which no window shows.
 
     Args:
         states: For the partition of each batch the state of the chain that leads it.
@@ -109,7 +111,9 @@ def repeated_batches(
         for batch in command.batches
     ]
     known_answers = tuple(answer for answer in answers if answer is not None)
-    return known_answers if known_answers and len(known_answers) == len(answers) and not command.offsets else None
+    if not known_answers or len(known_answers) < len(answers) or command.offsets:
+        return None
+    return known_answers
 
 
 def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:

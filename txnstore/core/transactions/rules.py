@@ -176,15 +176,15 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
 
 
 def _answer_repeated(state: State, txn: Transaction, command: Append) -> tuple[Appended, ...]:
-    """Answer batches outside the open transaction: they repeat earlier ones of the session (SEQ-03).
-
-    If the append has parts for other chains, this one cannot tell, and refuses all of it: the coordinator looks there.
+    """Answer an append outside the open transaction, if its batches repeat earlier ones of the session (SEQ-03).
 
     Raises:
-        InvalidTxnStateError: They repeat none (ADD-06).
+        InvalidTxnStateError: A batch repeats none (ADD-06), or the append has parts for other chains, of which this one
+            does not know the batches: the coordinator looks them up after the refusal.
     """
     answers = None
-    if not (command.partitions or command.groups):
+    has_parts_elsewhere = command.partitions or command.groups
+    if not has_parts_elsewhere:
         answers = repeated_batches({batch.tp: state for batch in command.batches}, txn, command)
     if answers is None:
         msg = f"{command.producer} has not added all its partitions and groups to the transaction ({txn.state.name})"
