@@ -121,40 +121,43 @@ class Copy:
         runtime, compared_at = self.connection.runtime, self.connection.runtime.uptime()
         copier = Copier(self.connection.objects, self.target, self.connection.pool)
         while True:
-            document = prepare(self.connection, self.target)
+            newest = prepare(self.connection, self.target)
             began = runtime.monotonic()
-            candidate = prove(self.copy_cut(document, copier), self.target, runtime, verify=verify)
-            if candidate is document or create(self.target, candidate, runtime):
+            cut = self.copy_cut(newest, copier)
+            check_copy(cut, self.target, runtime, verify=verify)
+            nothing_new = cut is newest
+            if nothing_new or create(self.target, cut, runtime):
                 break
             # Another backup to this target has completed a cut meanwhile, which may have what this one lacks.
-        delete_old(self.target, candidate)
-        self._complete, self._compared_at = candidate, compared_at
-        return self._report(candidate, copier, began, verified=verify)
+        delete_old(self.target, cut)
+        self._complete, self._compared_at = cut, compared_at
+        return self._report(cut, copier, began, verified=verify)
 
     def run_later(self) -> BackupReport:
         """Copy what was committed since the last run of this process; all that is missing, if that is not known."""
-        runtime, document = self.connection.runtime, self._complete
-        if document is None or runtime.uptime() - self._compared_at > _COMPARE_MS:
+        runtime, newest = self.connection.runtime, self._complete
+        if newest is None or runtime.uptime() - self._compared_at > _COMPARE_MS:
             return self.run()
         began, view = runtime.monotonic(), self.connection.view()
         self.connection.check_rights(read_topics(view.topics))
         copier = Copier(self.connection.objects, self.target, self.connection.pool)
-        candidate = self.candidate(view, document.boundaries, document)
-        if candidate is not document:
-            if sum(candidate.heads) - sum(document.heads) > MAX_ENTRIES or not self._is_there(document):
-                return self.run()
-            try:
-                added = copy_later(self.connection, self.target, copier, document, view)
-            except VanishedError:
-                return self.run()
-            finally:
-                copier.abandon()
-            if not create(self.target, candidate, runtime):
-                return self.run()
-            self._complete, self._objects = candidate, self._objects + added
-        return self._report(candidate, copier, began)
+        cut = self._document_of(view, newest.boundaries, newest)
+        if cut is newest:
+            return self._report(cut, copier, began)
+        if sum(cut.heads) - sum(newest.heads) > MAX_ENTRIES or not self._target_has(newest):
+            return self.run()
+        try:
+            added = copy_later(self.connection, self.target, copier, newest, view)
+        except VanishedError:
+            return self.run()
+        finally:
+            copier.abandon()
+        if not create(self.target, cut, runtime):
+            return self.run()
+        self._complete, self._objects = cut, self._objects + added
+        return self._report(cut, copier, began)
 
-    def _is_there(self, document: BackupDocument) -> bool:
+    def _target_has(self, document: BackupDocument) -> bool:
         """Whether the target still has what was complete: it may have been made a store, or deleted."""
         has_store = read_if_there(self.target, keys.STORE) is not None
         return not has_store and read_if_there(self.target, keys.backup(document.number)) is not None
@@ -181,7 +184,7 @@ class Copy:
                 lost = missing.intersection(error.missing)
                 missing = set(error.missing)
             else:
-                return self.candidate(cut.view, [chain.boundary for chain in cut.chains], document)
+                return self._document_of(cut.view, [chain.boundary for chain in cut.chains], document)
             if lost:  # The state that was read after it was missed first needs it, too.
                 break
             _LOG.info("cut not complete, a vacuum has deleted objects of it", extra={"key": min(missing)})
@@ -203,14 +206,14 @@ class Copy:
         finally:
             copier.abandon()
 
-    def candidate(self, view: View, boundaries: list[int], document: BackupDocument) -> BackupDocument:
-        """Return the document of a cut: a new one, unless it is the cut that the target has."""
+    def _document_of(self, view: View, boundaries: list[int], newest: BackupDocument) -> BackupDocument:
+        """Return the document of a cut: ``newest``, that of the target, if nothing was committed since."""
         heads = [state.sequence for state in view.states]
-        if document.number and document.heads == heads:
-            return document
+        if newest.number and newest.heads == heads:
+            return newest
         runtime = self.connection.runtime
         return BackupDocument(
-            number=document.number + 1,
+            number=newest.number + 1,
             backup_id=runtime.new_id(),
             store=identity_of(self.connection).decode(),
             heads=heads,
@@ -221,8 +224,8 @@ class Copy:
         )
 
 
-def prove(cut: BackupDocument, target: ObjectStore, runtime: Runtime, *, verify: bool) -> BackupDocument:
-    """Return the document of a cut, after the copy was opened, and maybe verified, at it.
+def check_copy(cut: BackupDocument, target: ObjectStore, runtime: Runtime, *, verify: bool) -> None:
+    """Open the copy at a cut, and compare their hashes; with ``verify`` also read all of the copy.
 
     Raises:
         CorruptionError: It does not open, or not at this cut, or is damaged.
@@ -239,7 +242,6 @@ def prove(cut: BackupDocument, target: ObjectStore, runtime: Runtime, *, verify:
             "object again"
         )
         raise CorruptionError(msg)
-    return cut
 
 
 def is_missing(part: Part, size_there: int | None) -> bool:

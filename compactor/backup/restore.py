@@ -12,7 +12,7 @@ from txnstore.chain import keys
 from txnstore.chain.backups import BackupDocument, BackupObjects, is_later
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import CopyDocument, encode
-from txnstore.compactor.backup.backup import BackupProgress, Copy, complete_backup, prove
+from txnstore.compactor.backup.backup import BackupProgress, Copy, check_copy, complete_backup
 from txnstore.compactor.backup.copying import Copier
 from txnstore.compactor.backup.target import prepare
 from txnstore.compactor.compact.lease import CompactionLease
@@ -89,7 +89,7 @@ def restore(
         copier, copy = Copier(source.objects, target, source.pool), Copy(source, target, progress)
         cut = copy.copy_cut(document, copier)
         source.close()  # Its state needs as much memory as that of the copy, which is opened now.
-        prove(cut, target, source.runtime, verify=verify)
+        check_copy(cut, target, source.runtime, verify=verify)
         report = _make_store(cut, target, source.runtime, source.principal, new_identity=new_identity)
     return replace(report, copied=copier.objects, bytes=copier.bytes, verified=verify)
 
@@ -105,7 +105,7 @@ def restore_in_place(
     cut = complete_backup(target)
     probe_once(target, runtime.new_id)
     with _alone(target, keys.Keys(cut.document.store_id), runtime):
-        prove(cut, target, runtime, verify=verify)
+        check_copy(cut, target, runtime, verify=verify)
         report = _make_store(cut, target, runtime, principal, new_identity=new_identity)
     return replace(report, verified=verify)
 
