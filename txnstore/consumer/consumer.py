@@ -129,13 +129,7 @@ class Consumer:
         options = MemberOptions(
             assignor, group_instance_id, session_timeout, max_poll_interval, on_assigned, on_revoked
         )
-        #: The group and the membership in it; None without a group.
-        self._consumer_group: ConsumerGroup | None = None
-        if self.group is not None:
-            self._consumer_group = ConsumerGroup(
-                connection, self.group, self._positions, options, interval if enable_auto_commit else None
-            )
-            leave_when_collected(self, self._consumer_group.membership.lease)
+        self._consumer_group = self._make_group(options, interval if enable_auto_commit else None)
         if enable_auto_commit:
             self._require_group("commit by itself")
         if group_instance_id is not None:
@@ -157,6 +151,14 @@ class Consumer:
         self._is_closed = False
         if topics is not None:
             self.subscribe(topics)
+
+    def _make_group(self, options: MemberOptions, auto_commit_interval: float | None) -> ConsumerGroup | None:
+        """Return the group, which the consumer leaves when it is collected; None without one. Nothing is joined yet."""
+        if self.group is None:
+            return None
+        consumer_group = ConsumerGroup(self._connection, self.group, self._positions, options, auto_commit_interval)
+        leave_when_collected(self, consumer_group.membership.lease)
+        return consumer_group
 
     # Which partitions -------------------------------------------------------------------------------------------------
 

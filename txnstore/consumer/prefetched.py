@@ -12,14 +12,14 @@ from txnstore.core.model import TopicPartition
 from txnstore.read.records import Record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PrefetchedRecord:
     """A record, its flow, and the position of the flow after the record."""
 
     part: AssignedPartition
     flow: Flow
     record: Record
-    after: int
+    position_after: int
 
     @property
     def is_next(self) -> bool:
@@ -41,18 +41,19 @@ class PrefetchedRecords:
     def __init__(self, polled_rows: Iterable[PolledRows], assigned: Mapping[TopicPartition, AssignedPartition]) -> None:
         items: list[_PrefetchedRecord] = []
         first_offsets: dict[Flow, int] = {}
-        last_indexes: dict[Flow, int] = {}
+        last_items: dict[Flow, _PrefetchedRecord] = {}
         for rows in polled_rows:
             part = assigned[rows.tp]
             flow = part.flow
             assert flow is not None  # it has returned rows
             for record in rows.records():
-                last_indexes[flow] = len(items)
+                item = _PrefetchedRecord(part, flow, record, record.offset + 1)
+                items.append(item)
                 first_offsets.setdefault(flow, record.offset)
-                items.append(_PrefetchedRecord(part, flow, record, record.offset + 1))
-        # After the last record there may be a gap, which the position has passed.
-        for flow, index in last_indexes.items():
-            items[index] = _PrefetchedRecord(items[index].part, flow, items[index].record, flow.position)
+                last_items[flow] = item
+        # After the last record there may be a gap, which the poll has passed.
+        for flow, item in last_items.items():
+            item.position_after = flow.position
         for flow, offset in first_offsets.items():
             flow.position = offset
         #: The records in their order; those from ``_index`` on were not returned.
@@ -70,7 +71,7 @@ class PrefetchedRecords:
             record = prefetched.record
             next_index = self._index + 1
             # Position and index are stored after all calls, so that an interrupt cannot advance only one.
-            flow.position, self._index = prefetched.after, next_index
+            flow.position, self._index = prefetched.position_after, next_index
             return record
         return None
 
