@@ -415,19 +415,20 @@ class Produce:
         answer.add_done_callback(partial(self._on_commit, batch))
 
     def _on_commit(self, batch: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
-        """Hand the outcome of a commit to a batch; one that its session may explain is looked up first."""
+        """End a batch with the outcome of its commit; one that its session may explain is looked up first."""
         if answer.cancelled():
             batch.end(asyncio.CancelledError("its command was withdrawn"))
-        elif (error := answer.exception()) is not None:
-            if isinstance(error, OUTDATED) and batch.session is not None:
-                self._look_up_refusal(batch, batch.session, error)
-            else:
-                self._fail(batch, error)
-        else:
+            return
+        error = answer.exception()
+        if error is None:
             (appended,) = answer.result()
             batch.end(appended)
             if not appended.duplicate and appended.base_offset >= 0:
                 self._keep_hot(batch, appended)
+        elif isinstance(error, OUTDATED) and batch.session is not None:
+            self._look_up_refusal(batch, batch.session, error)
+        else:
+            self._fail(batch, error)
 
     def _fail(self, batch: StagedBatch, error: BaseException) -> None:
         """Refuse a batch, and, if its client sends it again, those behind it, which it then repeats in order."""

@@ -159,27 +159,22 @@ class AclRules:
     async def create(self, request: Request, client: Client) -> Fields:
         """Create the valid rules in one entry; each invalid one is refused alone."""
         creations: Sequence[Any] = request.body.creations
+        api, version = Api.CREATE_ACLS, request.version
         try:
             await self._check_may_alter(client)
         except (TxnStoreError, RefusedError) as error:
-            return {"results": [error_fields(error, Api.CREATE_ACLS, request.version)] * len(creations)}
-        acls: list[Acl | None] = []
-        results: list[Fields] = []
-        for creation in creations:
-            try:
-                acls.append(_acl_from(creation))
-                results.append({})
-            except (TxnStoreError, RefusedError) as error:
-                acls.append(None)
-                results.append(error_fields(error, Api.CREATE_ACLS, request.version))
-        valid_acls = tuple(acl for acl in acls if acl is not None)
+            return {"results": [error_fields(error, api, version)] * len(creations)}
+        acls = [_acl_or_refusal(creation) for creation in creations]
+        valid_acls = tuple(acl for acl in acls if isinstance(acl, Acl))
+        fields_of_valid: Fields = {}
         if valid_acls:
             try:
                 await self._change(ChangeAcls(created=valid_acls), client)
             except (TxnStoreError, RefusedError) as error:
-                failure = error_fields(error, Api.CREATE_ACLS, request.version)
-                results = [failure if acl is not None else result for acl, result in zip(acls, results, strict=True)]
-        return {"results": results}
+                fields_of_valid = error_fields(error, api, version)
+        return {
+            "results": [fields_of_valid if isinstance(acl, Acl) else error_fields(acl, api, version) for acl in acls]
+        }
 
     async def delete(self, request: Request, client: Client) -> Fields:
         """Delete the rules that filters match, in one entry; each filter is answered with its rules."""
@@ -190,13 +185,7 @@ class AclRules:
             acls = (await self._authorization()).sorted_acls
         except (TxnStoreError, RefusedError) as error:
             return {"filter_results": [{**error_fields(error, api, version), "matching_acls": ()}] * len(filters)}
-        acls_by_filter: list[list[Acl] | RefusedError] = []
-        for described_filter in filters:
-            try:
-                acl_filter = Filter.of(described_filter)
-                acls_by_filter.append([acl for acl in acls if acl_filter.matches(acl)])
-            except RefusedError as error:
-                acls_by_filter.append(error)
+        acls_by_filter = [_matching_or_refusal(acls, message) for message in filters]
         to_delete = dict.fromkeys(
             acl for found_acls in acls_by_filter if isinstance(found_acls, list) for acl in found_acls
         )
@@ -237,9 +226,19 @@ class AclRules:
         return authorization
 
 
+def _matching_or_refusal(acls: Iterable[Acl], message: Any) -> list[Acl] | RefusedError:
+    """The rules that the filter of a request matches, or why the filter is refused."""
+    try:
+        acl_filter = Filter.of(message)
+    except RefusedError as error:
+        return error
+    return [acl for acl in acls if acl_filter.matches(acl)]
+
+
 def _filter_result(
     found_acls: list[Acl] | RefusedError, deleted_acls: Iterable[Acl], failure_fields: Fields | None, version: int
 ) -> Fields:
+    """The fields of a filter: those of the rules that it has deleted, or of the error that it or the deletion met."""
     if isinstance(found_acls, RefusedError):
         return {**error_fields(found_acls, Api.DELETE_ACLS, version), "matching_acls": ()}
     if failure_fields is not None:
@@ -264,6 +263,14 @@ def _acl_fields(acl: Acl) -> dict[str, Any]:
         "operation": OPERATION_CODES[acl.operation],
         "permission_type": _PERMISSION_CODES[acl.permission],
     }
+
+
+def _acl_or_refusal(message: Any) -> Acl | TxnStoreError | RefusedError:
+    """The rule of a request, or why it is refused."""
+    try:
+        return _acl_from(message)
+    except (TxnStoreError, RefusedError) as error:
+        return error
 
 
 def _acl_from(message: Any) -> Acl:
