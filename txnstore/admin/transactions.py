@@ -111,7 +111,7 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
 
 def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescription]:
     """Describe the producers of a partition, by id."""
-    log = partition_log(view, tp)
+    log = find_partition(view, tp)
     return [
         ProducerDescription(
             producer_id=producer_id,
@@ -256,7 +256,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     view = connection.view()
     chains = connection.chains
     coordinator = connection.coordinator
-    log = partition_log(view, tp)
+    log = find_partition(view, tp)
     if check_integer("producer_id", producer_id) not in log.open_txns:
         return False
     txn = view.owner(producer_id)
@@ -320,6 +320,7 @@ def _parse_state(name: str | None) -> TxnState | None:
 
 
 def _existing_transaction(view: View, transactional_id: str) -> Transaction:
+    """Return the transaction of an id; an unknown one is an error that suggests a similar id."""
     txn = view.transactions.get(check_id("transactional.id", transactional_id))
     if txn is None:
         msg = f"there is no transactional id {transactional_id!r}{nearest(transactional_id, view.transactions)}"
@@ -327,15 +328,15 @@ def _existing_transaction(view: View, transactional_id: str) -> Transaction:
     return txn
 
 
-def partition_log(view: View, tp: TopicPartition) -> Partition:
+def find_partition(view: View, tp: TopicPartition) -> Partition:
     """Return the log of a partition.
 
     Raises:
-        UnknownTopicOrPartitionError: There is no such partition.
+        UnknownTopicOrPartitionError: There is no such topic, or no such partition of it.
     """
     log = view.log(TopicPartition(check_topic_name(tp.topic), check_integer("partition", tp.partition)))
     if log is None:
-        view.find_topic(tp.topic)
+        view.find_topic(tp.topic)  # Raises if there is none.
         msg = f"there is no partition {tp}"
         raise UnknownTopicOrPartitionError(msg)
     return log

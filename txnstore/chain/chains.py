@@ -78,11 +78,13 @@ class Chains:
         begun = self._runtime.monotonic()
         states = self.concurrently({chain.number: self._loader(chain, first_hint) for chain in self._chains})
         self.ages.record(states.values(), begun)
-        # Compare the chains now: another chain may refer to an entry that this one has lost, and a commit would reuse
-        # its number.
-        self.view(())
+        # A view compares the chains. One may have lost an entry that another refers to, and a commit would reuse its
+        # number.
+        self.view(refresh=())
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
+        """Return the function that loads one chain, from its own hint."""
+
         def load() -> State:
             hint = first_hint if chain.number == 0 else read_hint(self._objects, chain.number)
             return chain.load(hint)

@@ -297,14 +297,15 @@ class Publisher:
         )
 
     def _confirm_known_cut(self, published: Published) -> CutDocument | None:
-        """The newest known cut if it still exists. None if the tables were deleted: forgets what it knows of them then.
+        """Return the newest known cut if the storage still has it, else forget the tables, which were deleted. One GET.
 
-        Costs a GET. Without it a publisher would continue after the deletion from tables that no longer exist.
+        Otherwise a publisher would continue from tables that no longer exist.
         """
         if self._cut is None:
             return None
         stored_cut = published.cut(self._cut.number)
-        if stored_cut is not None and stored_cut.publication_id == self._cut.publication_id:
+        still_exists = stored_cut is not None and stored_cut.publication_id == self._cut.publication_id
+        if still_exists:
             return self._cut
         self._completed_cut_number = 0
         self._table_states.clear()

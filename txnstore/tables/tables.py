@@ -200,8 +200,9 @@ class Tables:
     def list(self) -> list[TableDescription]:
         """The tables by topic, also those that are not published yet."""
         connection = self._connection
-        cut, topics = published_of(self._connection).newest(), self._topics()
+        cut = published_of(connection).newest()
         tables = cut.tables if cut is not None else {}
+        topics = self._topics()
         names = {*topics, *(name for name, table in tables.items() if not table.dropped)}
         location = location_of(connection.objects)
         return [self._describe(location, name, topics.get(name), tables.get(name), cut) for name in sorted(names)]
@@ -215,7 +216,7 @@ class Tables:
         """
         table_description = {description.topic: description for description in self.list()}.get(topic)
         if table_description is None:
-            self._connection.view(refresh=False).find_topic(topic)
+            self._connection.view(refresh=False).find_topic(topic)  # Raises if there is none.
             msg = f"topic {topic!r} has no table: `txnstore table enable {topic}` gives it one"
             raise InvalidConfigError(msg)
         published = published_of(self._connection)
