@@ -211,18 +211,18 @@ class Gateway:
         if self._taking_over is not None:
             self._taking_over.cancel()
         # Members that wait for others are answered by the group, so the listener need not wait for them.
-        have_ended, *_ = await asyncio.gather(
+        requests_ended, *_ = await asyncio.gather(
             self._server.close(GRACE),
             *(_ended_before(coordinator.close(), deadline) for coordinator in self._coordinators),
         )
-        have_ended &= await _ended_before(self._produce.close(), max(deadline, loop.time() + 1))
+        flush_ended = await _ended_before(self._produce.close(), max(deadline, loop.time() + 1))
         await self._freshness.close()
         for task in (self._log_task, self._watch_task):
             if task is not None:
                 task.cancel()
         log_omitted(take_all=True)
         # A thread that still waits for the storage ends with its timeout; this call does not wait for it.
-        self._threads.shutdown(wait=have_ended, cancel_futures=True)
+        self._threads.shutdown(wait=requests_ended and flush_ended, cancel_futures=True)
         extra = {"url": self._url, "requests": self._server.traffic.requests.total()}
         _LOG.info("the gateway has ended", extra=extra)
 

@@ -32,8 +32,8 @@ def group_for_segments(
             groups.append([batch])
             continue
         sharing_key = tp.topic, writer.topic.topic_id, writer.topic.version, chain_of_partition(tp, chains)
-        members, size = open_groups.get(sharing_key, ([], max_bytes))
-        if size + batch.bytes > max_bytes:
+        members, size = open_groups.get(sharing_key, ([], 0))
+        if not members or size + batch.bytes > max_bytes:
             members, size = [], 0
             groups.append(members)
         members.append(batch)
