@@ -93,10 +93,10 @@ class Copying:
         """The tables of the sources in offset order, checked."""
         order = RowOrder(self._plan.tp, sources)
         for table in read_sources(self._objects, self._pool, sources, columns, self.memory):
-            order.add(table.column(OFFSET_FIELD.name).to_numpy())
+            order.check_next(table.column(OFFSET_FIELD.name).to_numpy())
             yield table
             del table  # Else it is in memory while the next one is decoded.
-        order.end()
+        order.check_end()
 
     def _copy_together(self, sources: tuple[Slice, ...], select: Select) -> None:
         """Copy the surviving rows of several batches into segments that they share."""
@@ -104,18 +104,18 @@ class Copying:
             for table in self.tables(sources, self._columns):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 rows = select(table)
-                part = self._begin_sums(table, offsets, rows.column(OFFSET_FIELD.name).to_numpy())
+                sums = self._begin_sums(table, offsets, rows.column(OFFSET_FIELD.name).to_numpy())
                 if not rows.num_rows:
                     continue
-                writing.run(partial(self._encode_rows, pending, rows, part), rows.nbytes)
+                writing.run(partial(self._append_rows, pending, rows, sums), rows.nbytes)
                 del table, offsets, rows
                 self._upload(pending)
             writing.wait()
             pending.finish()
             self._upload(pending)
 
-    def _encode_rows(self, pending: _PendingSegments, rows: pa.Table, sums: Future[ConservedSums]) -> None:
-        """Encode the rows that stay of a table; ends the segment if it is large enough."""
+    def _append_rows(self, pending: _PendingSegments, rows: pa.Table, sums: Future[ConservedSums]) -> None:
+        """Append rows to the pending segment, which is begun if there is none, and finished if it is large enough."""
         if pending.writer is None:
             config, schema = self._writer.config, self._columns.schema
             pending.writer = SegmentWriter(
@@ -126,7 +126,7 @@ class Copying:
                 for_table=config.has_table,
             )
         pending.writer.append(rows)
-        pending.parts.append(_range_of(rows, sums))
+        pending.ranges.append(_range_of(rows, sums))
         if pending.writer.size >= self._target_bytes:
             pending.finish()
 
@@ -141,9 +141,9 @@ class Copying:
 
     def _collect_sums(self) -> None:
         """Add the hashed rows to the sums of what was read and what was removed."""
-        for account in self._sums_tasks:
-            self._read_sums += account.result().read
-            self._removed_sums += account.result().removed
+        for task in self._sums_tasks:
+            self._read_sums += task.result().read
+            self._removed_sums += task.result().removed
         self._sums_tasks.clear()
 
     def _upload(self, pending: _PendingSegments) -> None:
@@ -151,45 +151,45 @@ class Copying:
         while pending.finished:
             self._upload_one(*pending.finished.popleft())
 
-    def _upload_one(self, encoded: EncodedSegment, parts: list[_Range]) -> None:
+    def _upload_one(self, encoded: EncodedSegment, ranges: list[_Range]) -> None:
         """Upload an encoded segment, and describe it as the batch that replaces these ranges."""
         tp, config = self._plan.tp, self._writer.config
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)
-        base, limit = parts[0].first, parts[-1].last + 1
-        self._added_sums.append(add_up(sums for part in parts for sums in part.sums.result().added))
+        base, limit = ranges[0].first, ranges[-1].last + 1
+        self._added_sums.append(add_up(sums for each in ranges for sums in each.sums.result().added))
         self._added.append(
             Batch(
                 base_offset=base,
                 limit=limit,
                 records=encoded.rows,
                 segment=encoded.segment(key, explicit_offsets=True),
-                min_timestamp=min(part.oldest for part in parts),
-                max_timestamp=max(part.newest for part in parts),
+                min_timestamp=min(each.oldest for each in ranges),
+                max_timestamp=max(each.newest for each in ranges),
                 appended_at=max(
                     source.batch.appended_at
                     for source in self._plan.sources
                     if source.start < limit and source.limit > base
                 ),
-                delete_horizon=min((part.horizon for part in parts if part.horizon is not None), default=None),
+                delete_horizon=min((each.horizon for each in ranges if each.horizon is not None), default=None),
             )
         )
 
 
 class _PendingSegments:
-    """The segment that is being written, with its parts, and those that are finished and not uploaded."""
+    """The segment that is being written, with the ranges of its rows, and those that are finished and not uploaded."""
 
     def __init__(self) -> None:
         self.writer: SegmentWriter | None = None
-        self.parts: list[_Range] = []
+        self.ranges: list[_Range] = []
         self.finished: deque[tuple[EncodedSegment, list[_Range]]] = deque()
 
     def finish(self) -> None:
         """End the segment, if there is one."""
         if self.writer is not None:
             with self.writer:
-                self.finished.append((self.writer.finish(), self.parts))
-            self.writer, self.parts = None, []
+                self.finished.append((self.writer.finish(), self.ranges))
+            self.writer, self.ranges = None, []
 
     def close(self) -> None:
         """Discard what is not uploaded."""

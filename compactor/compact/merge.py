@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -102,7 +103,7 @@ class _Merge:
 
     def add(self, offsets: Numbers, times: Numbers) -> None:
         """Add rows; raises :class:`CorruptionError` if the chain does not describe them."""
-        self.order.add(offsets)
+        self.order.check_next(offsets)
         self._oldest.append(int(times.min()))
         self._newest.append(int(times.max()))
 
@@ -136,7 +137,7 @@ def _encode(
     sources = [source for merge in merges for source in merge.plan.sources]
     fmt, compression = config.segment_format, topic_writer(topic).compression
     hashes = _Hashes(pool, memory)
-    number = 0  # Of the plan of the next row.
+    unfinished = deque(merges)
     with (
         SegmentWriter(
             columns.schema, fmt, compression, row_group_bytes=memory.rows, for_table=config.has_table
@@ -145,25 +146,33 @@ def _encode(
     ):
         for table in read_sources(objects, pool, sources, columns, memory):
             check()
-            offsets = table.column(OFFSET_FIELD.name).to_numpy()
-            times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
-            parts: list[tuple[_Merge, slice]] = []
-            start = 0
-            while start < table.num_rows:
-                merge = merges[number]
-                rows = slice(start, min(table.num_rows, start + merge.order.missing_rows))
-                merge.add(offsets[rows], times[rows])
-                parts.append((merge, rows))
-                number, start = number + (not merge.order.missing_rows), rows.stop
+            parts = _add_rows(unfinished, table)
             hashes.add(table, parts)
             ends = [rows.stop for merge, rows in parts if not merge.order.missing_rows and merge is not merges[-1]]
             writing.run(partial(_append, writer, table, ends), table.nbytes)
-            del table, offsets, times  # Else they are in memory while the next rows are decoded.
+            del table  # Else it is in memory while the next rows are decoded.
         writing.wait()
         for merge in merges:
-            merge.order.end()
+            merge.order.check_end()
         hashes.collect()
         return writer.finish()
+
+
+def _add_rows(unfinished: deque[_Merge], table: pa.Table) -> list[tuple[_Merge, slice]]:
+    """Add the next rows to the merges that miss some, in order; return which rows each has got."""
+    offsets = table.column(OFFSET_FIELD.name).to_numpy()
+    times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
+    parts: list[tuple[_Merge, slice]] = []
+    start = 0
+    while start < table.num_rows:
+        merge = unfinished[0]
+        rows = slice(start, min(table.num_rows, start + merge.order.missing_rows))
+        merge.add(offsets[rows], times[rows])
+        parts.append((merge, rows))
+        if not merge.order.missing_rows:
+            unfinished.popleft()
+        start = rows.stop
+    return parts
 
 
 def _append(writer: SegmentWriter, table: pa.Table, ends: Sequence[int]) -> None:
@@ -186,6 +195,7 @@ class _Hashes:
         self._parts: list[tuple[_Merge, slice]] = []
 
     def add(self, table: pa.Table, parts: list[tuple[_Merge, slice]]) -> None:
+        """Begin to hash a table, of which each merge gets the sums of its rows."""
         self.collect()
         self._task, self._parts = begin(self._pool, self._memory, partial(row_hashes, table)), parts
 

@@ -124,8 +124,8 @@ class RowOrder:
         """How many rows more whole sources have."""
         return self._expected_rows - self.rows
 
-    def add(self, offsets: Numbers) -> None:
-        """Check the next rows, at least one.
+    def check_next(self, offsets: Numbers) -> None:
+        """Check the next rows, at least one, by their offsets.
 
         Raises:
             CorruptionError: They are out of order, or outside the sources.
@@ -137,9 +137,10 @@ class RowOrder:
                 f"expected ascending offsets from {self._next_offset} on and below {self._limit_offset}"
             )
             raise CorruptionError(msg)
-        self._next_offset, self.rows = last_offset + 1, self.rows + len(offsets)
+        self._next_offset = last_offset + 1
+        self.rows += len(offsets)
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         """Check that these were all rows.
 
         Raises:
@@ -150,6 +151,6 @@ class RowOrder:
             raise CorruptionError(msg)
 
     def _segments_text(self) -> str:
-        """Not all, since there may be thousands."""
+        """Name the first segment and the last one: there may be thousands."""
         first_key, last_key = self._sources[0].batch.segment.key, self._sources[-1].batch.segment.key
         return f"the segments {first_key} to {last_key} of {self._tp}"

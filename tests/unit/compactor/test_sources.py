@@ -29,8 +29,8 @@ def check(parts: Sequence[Slice], *tables: Sequence[int]) -> None:
     """Check the offsets of tables, which are all of these slices."""
     order = RowOrder(TP, parts)
     for offsets in tables:
-        order.add(np.array(offsets, np.int64))
-    order.end()
+        order.check_next(np.array(offsets, np.int64))
+    order.check_end()
 
 
 def test_ascending_offsets_of_all_rows_are_in_order() -> None:
