@@ -173,11 +173,15 @@ class CarryingEntry(Entry):
 M = TypeVar("M", bound=Stored)
 
 
-def check_places(key: str, segments: Iterable[Segment]) -> None:
-    """Refuse segments below ``chains/`` that are no ranges of entries, because all later code takes them for such.
+def check_inlined_segments(key: str, segments: Iterable[Segment]) -> None:
+    """Check that each segment below ``chains/`` is a range of an entry, which readers take it for.
+
+    Args:
+        key: The object that describes the segments; errors name it.
+        segments: Also those that are objects of their own.
 
     Raises:
-        CorruptionError: There is one; names it, and the object ``key`` that describes it.
+        CorruptionError: One is not.
     """
     for segment in segments:
         if segment.object.startswith(CHAINS) and not (segment.is_range and _is_entry(segment.object)):

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from txnstore.chain.codec import Entry, PayloadInfo, check_places, content_hash, decode, encode, segments_of
+from txnstore.chain.codec import Entry, PayloadInfo, check_inlined_segments, content_hash, decode, encode, segments_of
 from txnstore.core.events import Event
 from txnstore.core.log.commands import Append
 from txnstore.core.log.events import BatchesAppended
@@ -113,7 +113,7 @@ def decode_entry(key: str, data: bytes) -> Entry:
         UnsupportedFormatError: A newer version of the format.
     """
     entry = decode(Entry, key, line_of(data))
-    check_places(key, segments_of(entry))
+    check_inlined_segments(key, segments_of(entry))
     return entry
 
 

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from txnstore.chain.codec import Int64, Stored, check_places, content_hash, decode, encode, reason
+from txnstore.chain.codec import Int64, Stored, check_inlined_segments, content_hash, decode, encode, reason
 from txnstore.chain.payload import line_of, with_payload
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
@@ -251,7 +251,7 @@ class _RowReader:
                 raise ValueError(f"row group {group} has {table.num_rows} rows")
             columns = table.select(_COLUMNS).to_pydict()
             segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
-            check_places(self._key, segments)
+            check_inlined_segments(self._key, segments)
             rows = zip(segments, *(columns[name] for name in _BATCH_FIELDS), strict=True)
             return [Batch(segment=segment, **dict(zip(_BATCH_FIELDS, row, strict=True))) for segment, *row in rows]
         except (MemoryError, CorruptionError):
