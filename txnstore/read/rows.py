@@ -52,17 +52,17 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class OfFile:
-    """A number for each file: that of its slice."""
+class PerFile:
+    """A number that all rows of a file have, taken from the first slice of the file."""
 
-    of: Callable[[Slice], int]
+    of_slice: Callable[[Slice], int]
 
 
 @dataclass(frozen=True, slots=True)
 class RowOffset:
     """The number of the row in its file, from 0, plus a number of the file."""
 
-    origin: OfFile
+    origin: PerFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class EventTime:
     """A column of the file as a time in ms, rounded down; None: the topic has none. ``default``: where it is null."""
 
     name: str | None
-    default: OfFile
+    default: PerFile
 
 
-Value: TypeAlias = Constant | OfFile | RowOffset | Stored | EventTime
+Value: TypeAlias = Constant | PerFile | RowOffset | Stored | EventTime
 
-_PARTITION = OfFile(lambda part: part.tp.partition)
-_ORIGIN = OfFile(lambda part: part.origin or 0)
+_PARTITION = PerFile(lambda part: part.tp.partition)
+_ORIGIN = PerFile(lambda part: part.origin or 0)
 #: The bounds of the offsets of a file.
-START, LIMIT = OfFile(lambda part: part.start), OfFile(lambda part: part.limit)
+START, LIMIT = PerFile(lambda part: part.start), PerFile(lambda part: part.limit)
 
 
 class NewerSchemaError(SchemaMismatchError):
@@ -150,7 +150,7 @@ class Columns:
         self._stored = [name for name in self.names if name not in reserved]
         self._target_schema = pa.schema([self.topic_fields.field(name) for name in self._stored])
         self._time_column = "timestamp" if topic.schema is None else topic.timestamp
-        self._default = OfFile(lambda part: latest(part.time_range[1]))
+        self._default = PerFile(lambda part: latest(part.time_range[1]))
         self.conserves = conserves
         self._values: dict[tuple[Layout, Times], dict[str, Value]] = {}
         self._needs: dict[tuple[Layout, Times], list[str]] = {}
@@ -329,13 +329,13 @@ def _column_values(
             return stored
         case Constant(text):
             return columns.constant(column, text, decoded.num_rows)
-        case OfFile():
+        case PerFile():
             number = _number_per_row(value, runs)
             if isinstance(number, int):
                 return columns.constant(column, number, decoded.num_rows)
             return pa.array(number, columns.schema.field(column).type)
         case RowOffset(origin):
-            first_offsets = [origin.of(run.part) + run.start_row for run in runs]
+            first_offsets = [origin.of_slice(run.part) + run.start_row for run in runs]
             return pa.array(range_numbers(first_offsets, [run.rows for run in runs]))
         case EventTime(name, default):
             return timestamps_of(decoded, name, _number_per_row(default, runs))
@@ -349,9 +349,9 @@ def range_numbers(first_numbers: Sequence[int], counts: Sequence[int]) -> np.nda
     return np.repeat(np.array(first_numbers, np.int64) - ends + counts, counts) + np.arange(ends[-1])
 
 
-def _number_per_row(number: OfFile, runs: Sequence[Run]) -> int | np.ndarray:
+def _number_per_row(number: PerFile, runs: Sequence[Run]) -> int | np.ndarray:
     """The number of each row's file; one number if all have the same."""
-    values = [number.of(run.part) for run in runs]
+    values = [number.of_slice(run.part) for run in runs]
     if len(set(values)) == 1:
         return values[0]
     return np.repeat(np.array(values, np.int64), [run.rows for run in runs])
@@ -438,9 +438,9 @@ class Group:
     cut: bool
     files: tuple[File, ...]
 
-    def numbers(self, number: OfFile) -> list[int]:
-        """A number of each file."""
-        return [number.of(file.slices[0]) for file in self.files]
+    def numbers(self, number: PerFile) -> list[int]:
+        """Return the number for each file."""
+        return [number.of_slice(file.slices[0]) for file in self.files]
 
     def by(self, key: Callable[[File], object]) -> list[Group]:
         """The files of each key as a group of their own."""

@@ -37,7 +37,7 @@ from txnstore.read.rows import (
     EventTime,
     File,
     Group,
-    OfFile,
+    PerFile,
     RowOffset,
     RowPlan,
     Stored,
@@ -196,8 +196,8 @@ class _Branch:
         match self._group.values[name]:
             case Constant(text):
                 return literal(text)
-            case OfFile() as number:
-                return f"({self._number_of_file(number)})::INTEGER"
+            case PerFile() as partition:
+                return f"({self._partition(partition)})::INTEGER"
             case RowOffset(origin):
                 return f"{self._lookup(self._group.numbers(origin))} + file_row_number"
             case EventTime(column, default):
@@ -206,7 +206,8 @@ class _Branch:
                 is_checked = required and column != TIMESTAMP_FIELD.name  # An expression would end skipping by times.
                 return self._required_column(column) if is_checked else quote(_inner_name(column))
 
-    def _number_of_file(self, number: OfFile) -> str:
+    def _partition(self, number: PerFile) -> str:
+        """The partition of a row, from the path of its file where that names it."""
         numbers = self._group.numbers(number)
         if self._by_name and not self._group.cut and len(set(numbers)) > 1:
             # topics/<topic>/<partition>/<name>; a segment of which only a part is read may be of several partitions.
@@ -221,7 +222,7 @@ class _Branch:
         message = f"{literal(f'a merged segment has no {name}: ')} || {file}"
         return f"CASE WHEN {column} IS NULL THEN error({message}) ELSE {column} END"
 
-    def _event_time(self, name: str | None, default: OfFile) -> str:
+    def _event_time(self, name: str | None, default: PerFile) -> str:
         """The event time of freshly appended rows, by the rules of a scan.
 
         Writers replace a null event time by the append time, so a column of the right type is used unchanged: then

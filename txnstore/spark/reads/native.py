@@ -29,7 +29,7 @@ from txnstore.read.rows import (
     Constant,
     EventTime,
     Group,
-    OfFile,
+    PerFile,
     RowOffset,
     RowPlan,
     Stored,
@@ -231,7 +231,7 @@ class _FileFrame:
         match self._group.values[name]:
             case Constant(text):
                 return f"'{text}'"
-            case OfFile() as number:
+            case PerFile() as number:
                 return f"int({self._per_file(number)})"
             case RowOffset(origin):
                 return f"{self._per_file(origin)} + _metadata.row_index"
@@ -240,7 +240,7 @@ class _FileFrame:
             case Stored(column, required):
                 return _required_column(column) if required else _stored_column(self._schema.field(column))
 
-    def _event_time(self, name: str | None, default: OfFile) -> str:
+    def _event_time(self, name: str | None, default: PerFile) -> str:
         """Return the SQL of an event time: that of the column; where it is null, that of the file."""
         default_time = f"timestamp_millis({self._per_file(default)})"
         if name is None:
@@ -250,7 +250,7 @@ class _FileFrame:
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
         return f"coalesce({event_time}, {default_time})"
 
-    def _per_file(self, number: OfFile) -> str:
+    def _per_file(self, number: PerFile) -> str:
         """Return an expression for the number of each row's file: an array is one literal, however long."""
         numbers = self._group.numbers(number)
         if len(set(numbers)) == 1:
