@@ -66,6 +66,7 @@ def topic_writer(topic: CatalogTopic) -> TopicWriter:
 
 
 def _check_columns(topic: CatalogTopic, tombstone: str | None, schema: pa.Schema) -> None:
+    """Check that each column with a role is in the schema, with the type that its role needs."""
     for role, column in (("key", topic.key), ("timestamp", topic.timestamp), (TOMBSTONE_COLUMN, tombstone)):
         if column is not None and column not in schema.names:
             msg = f"cannot read the schema of a topic in the chain: its {role} {column!r} is no column"

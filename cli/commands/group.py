@@ -197,6 +197,7 @@ def _gateway_members(group: GroupDescription) -> dict[str, Any]:
 
 
 def _member_rows(group: GroupDescription) -> list[dict[str, Any]]:
+    """Return a row for each member of a group."""
     return [
         {
             "member_id": member.member_id,
@@ -213,6 +214,7 @@ def _member_rows(group: GroupDescription) -> list[dict[str, Any]]:
 
 
 def _offset_rows(group: GroupDescription) -> list[dict[str, Any]]:
+    """Return a row for each partition where a group has committed, or has members."""
     return [
         {
             "topic": position.tp.topic,

@@ -102,6 +102,7 @@ def delete_records(app: App, name: str, partition: int, offset: int, dry_run: bo
 
 
 def _rows(partitions: Iterable[PartitionRetention]) -> list[dict[str, Any]]:
+    """Return a row for each partition, with what its retention deletes."""
     return [
         {
             "partition": str(partition.tp),

@@ -207,6 +207,7 @@ def _with_columns(topic: Topic, columns: tuple[str, ...]) -> pa.Schema:
 
 
 def _describe(topic: Topic) -> dict[str, Any]:
+    """Return a topic as JSON shows it, with the settings that are in effect."""
     from txnstore.catalog.settings import TopicConfig
 
     columns = None

@@ -241,6 +241,7 @@ def fence(app: App, transactional_ids: tuple[str, ...], yes: bool) -> None:
 
 
 def _describe(txn: Transaction) -> dict[str, Any]:
+    """Return a transaction as JSON shows it."""
     return {
         "transactional_id": txn.transactional_id,
         "state": txn.state.name,

@@ -172,6 +172,11 @@ class Cut:
                 yield Part(item.key, item.size, is_optional=True)
 
     def _entries(self, chain: ChainCut) -> Iterator[Part]:
+        """Yield the entries of the history, and older ones with inlined segments.
+
+        Raises:
+            VanishedError: Some are missing; names them.
+        """
         names, number = self.connection.keys, chain.state.chain
         missing = {sequence for sequence in chain.inlined if sequence <= chain.begin}
         expected = chain.begin + 1

@@ -63,6 +63,7 @@ def watch(
 
 
 def _run_rounds(copy: Copy, interval: float, rounds: int | None) -> Generator[BackupRound, None, None]:
+    """Yield each round, also one that failed, with its error; sleep between two."""
     runtime, number = copy.connection.runtime, 0
     taken_at: int | None = None
     while rounds is None or number < rounds:

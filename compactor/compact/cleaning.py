@@ -132,6 +132,7 @@ def _clean_partition(
     target_bytes: int,
     memory: Memory,
 ) -> Cleaned:
+    """Copy what stays of the sources of one plan."""
     copying = Copying(objects, pool, runtime, topic, plan, target_bytes, memory)
     return Clean(copying, plan, now).run()
 

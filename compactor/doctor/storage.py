@@ -53,6 +53,7 @@ def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding
 
 
 def _read_finding(connection: Connection) -> Finding:
+    """Check that ``store.json`` can be read."""
     try:
         data = read_if_there(connection.objects, keys.STORE)
         if data is None:
@@ -96,6 +97,7 @@ def _delete_finding(connection: Connection) -> Finding:
 
 
 def _clock_finding(connection: Connection) -> Finding:
+    """Compare the clock of this machine with that of the storage, which is read between two looks at the first."""
     time_before = connection.runtime.clock()
     try:
         storage_time = connection.objects.now_ms()
@@ -138,6 +140,7 @@ def _space_findings(connection: Connection) -> Iterator[Finding]:
 
 
 def _versioning_finding(settings: BucketSettings) -> Finding:
+    """Report whether the bucket keeps versions, and whether a rule deletes old ones."""
     if settings.versioning is None:
         message = f"whether the bucket keeps versions could not be read: {settings.versioning_refused}"
         return _finding("versioning", Severity.NOTE, message)

@@ -387,6 +387,7 @@ class _Erasure:
         self._objects |= {item.key: ErasedObject(item.key, item.rows, outcome) for item in items}
 
     def _report(self, view: View, erased: Counter[TopicPartition], *, waiting: int, dry_run: bool) -> EraseReport:
+        """Report the objects that were changed, and those that were searched and had nothing."""
         clean = (key for key, item in self._search.looked.items() if not item.found and key not in self._objects)
         objects = {**self._objects, **{key: ErasedObject(key, 0, "clean") for key in clean}}
         return EraseReport(

@@ -115,6 +115,7 @@ def _retain(connection: Connection) -> Done:
 
 
 def _compact(rounds: Rounds) -> Done:
+    """Run one round of compaction; the task is due again at once if it has left work."""
     found = rounds.run()
     report = found.report
     counts = _counts(
@@ -135,6 +136,7 @@ def _compact(rounds: Rounds) -> Done:
 
 
 def _expire(connection: Connection) -> Done:
+    """Remove state that was unused for longer than its limit."""
     connection.check_rights(CLUSTER_ACTION)
     report = expire_due(connection.chains, connection.runtime.clock())
     return Done(

@@ -520,6 +520,7 @@ class Produce:
 
 
 def _refusal_fields(index: int, error: Exception, version: int) -> Fields:
+    """Return the fields of a partition whose batch was refused."""
     records = error.record_errors if isinstance(error, BatchError) else ()
     return {
         "index": index,

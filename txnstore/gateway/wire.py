@@ -99,6 +99,7 @@ def write_response(
 def _encode_response(
     api: int, version: int, correlation_id: int, fields: Mapping[str, Any], errors: Counter[str] | None
 ) -> bytes:
+    """Return the bytes of a response, with its length and header, and count its error codes."""
     make, write, is_flexible = _writers(api, version)
     codes = _ERROR_CODES.codes = list[ErrorCode]()
     buffer = BytesIO()

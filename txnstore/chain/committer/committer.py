@@ -544,6 +544,7 @@ class Committer:
                 self.horizons.leave(writer_id)
 
     def _welcome(self, writer_id: str, channel: Channel) -> None:
+        """Take a caller, and tell it from which state on it is sent all entries."""
         with self._lock:
             if self._closed or self._channel is not None:
                 raise ChannelClosedError

@@ -168,6 +168,7 @@ def decode_message(frame: bytes) -> Message:
 
 
 def _decode_commands(values: list[Any], data: memoryview) -> Commands:
+    """Read commands, and give each batch its bytes: ``data`` has those of all batches, one after the other."""
     after, not_before, catalog, rows, sizes = values
     blobs, position = [], 0
     for size in sizes:

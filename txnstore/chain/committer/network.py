@@ -292,6 +292,7 @@ class _Port:
             raise OSError(str(error)) from error
 
     def _accept(self) -> None:
+        """Accept connections until the port is closed, and meet each in a thread: a bounded number at a time."""
         while not self._closed:
             try:
                 sock, _ = self._socket.accept()
@@ -311,6 +312,7 @@ class _Port:
         self._socket.close()
 
     def _meet(self, sock: socket.socket) -> None:
+        """Secure a connection, and serve its caller if it is admitted."""
         channel = None
         try:
             channel = _secured(sock, partial(Tls.accepted, identity=self.identity))

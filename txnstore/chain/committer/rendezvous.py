@@ -277,6 +277,7 @@ def _identity_of(path: Path) -> object:
 
 
 def _connect(path: Path, silent: object) -> Met | None:
+    """Connect to the process that listens at a path; None if none does, or only the one that was ``silent``."""
     identity = _identity_of(path)
     if identity is None or identity == silent:
         return None
