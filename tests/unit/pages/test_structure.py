@@ -176,6 +176,7 @@ def test_late_imports_run_in_another_thread() -> None:
 #: The dataclasses that change; all others are frozen.
 CHANGING = {
     "_CallSite",
+    "_PrefetchedRecord",
     "App",
     "AssignedPartition",
     "Attempt",
