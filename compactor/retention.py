@@ -205,10 +205,9 @@ def delete_records(
     planned = {tp: _plan_deletion(view, tp, offset) for tp, offset in starts.items()}
     if dry_run:
         return planned
-    # At the head of the chain nothing is below these: an entry would not change them.
-    tps_to_move = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
+    # Also those that seem to be deleted: the entry that did it may only be visible, and the chain makes it durable.
     new_starts = _delete_in_chains(
-        connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in tps_to_move]
+        connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in planned]
     )
     counts = {"partitions": len(new_starts), "records": sum(partition.records for partition in planned.values())}
     _LOG.info("records deleted", extra=counts)

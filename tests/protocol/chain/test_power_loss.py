@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, commit, new_store, rows
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import a_chain, another_process, names_in_bucket, runtime, topic
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.model import TopicPartition
@@ -78,6 +79,23 @@ def test_refusal_because_of_an_entry_of_another_process_waits_for_the_flush() ->
         with pytest.raises(TopicExistsError):
             ours.submit(CreateTopic(topic("theirs")))
         assert objects.unsynced == []
+
+
+def test_a_deletion_that_only_its_visible_entry_shows_waits_for_the_flush(clock: ManualClock) -> None:
+    """A caller that repeats a deletion after an unknown outcome finds the records deleted."""
+    objects = FaultStore(MemoryStore())
+    store = new_store(clock, objects)
+    store.create_topic("t")
+    commit(store, [b"a", b"b"])
+    tp = TopicPartition("t", 0)
+    objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        store.delete_records({tp: 1})
+    assert connection_of(store).view().find_partition(tp).log_start == 1
+    assert objects.unsynced
+    objects.plan = no_faults
+    assert store.delete_records({tp: 1}) == {tp: 1}
+    assert objects.unsynced == []
 
 
 def test_checkpoint_has_only_entries_that_are_durable() -> None:
