@@ -88,7 +88,7 @@ def _p50(figures: Mapping[str, float]) -> float:
 
 
 _READ = ("consume", "topic=large", f"count={LARGE}")
-#: Just after the records were written: later ones take their place in the memory of the gateway.
+#: Just after the records were written: the gateway keeps the newest 256 MB in memory.
 HOT = Kind("Fetch hot", _READ, _megabytes, "MB/s", 200)
 KINDS = (
     Kind("acknowledgement, p50", ("acknowledge", "topic=acknowledged", f"count={ACKNOWLEDGED}"), _p50, "ms", 10, True),

@@ -209,9 +209,11 @@ def delete_records(
     new_starts = _delete_in_chains(
         connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in planned]
     )
-    counts = {"partitions": len(new_starts), "records": sum(partition.records for partition in planned.values())}
+    deleted = {tp: _effect_of_log_start(view, tp, new_starts[tp]) for tp in planned}
+    moved = [partition for partition in deleted.values() if partition.new_log_start > partition.log_start]
+    counts = {"partitions": len(moved), "records": sum(partition.records for partition in moved)}
     _LOG.info("records deleted", extra=counts)
-    return planned | {tp: _effect_of_log_start(view, tp, start) for tp, start in new_starts.items()}
+    return deleted
 
 
 def _plan_deletion(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:

@@ -160,7 +160,7 @@ class TableStatus:
         version: The number of its version; 0: it is not published yet.
         rows: The rows that readers see.
         copied_bytes: The size of the files that are copies of rows, which a compaction makes unnecessary.
-        behind: How many entries the chains have after the cut.
+        behind: How many entries the chains have after what it shows: the cut, unless it could not be published with it.
         lag: How much later the newest of them was written, in seconds.
     """
 

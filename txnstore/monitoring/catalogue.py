@@ -271,7 +271,11 @@ STATUS: tuple[Metric, ...] = (
         "By",
     ),
     Metric(
-        "table_behind_entries", "Entries of the chains after the newest cut.", ("topic",), _by_table("behind"), "gauge"
+        "table_behind_entries",
+        "Entries of the chains after what the table shows.",
+        ("topic",),
+        _by_table("behind"),
+        "gauge",
     ),
     Metric(
         "table_lag_seconds",
