@@ -279,7 +279,7 @@ STATUS: tuple[Metric, ...] = (
     ),
     Metric(
         "table_lag_seconds",
-        "How much newer the newest entry is than the newest cut.",
+        "How much newer the newest entry is than what the table shows.",
         ("topic",),
         _by_table("lag"),
         "gauge",

@@ -19,13 +19,13 @@ from txnstore.chain import keys
 from txnstore.chain.codec import encode
 from txnstore.compactor.doctor.findings import Severity
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.errors import CorruptionError, InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.errors import CorruptionError, InvalidConfigError, UnknownOutcomeError, UnknownTopicOrPartitionError
 from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, open_on
 from txnstore.tables.serve.cuts import StoredCuts
 from txnstore.tables.version import TableWork
 from txnstore.testing import ManualClock
-from txnstore.testing.faults import FaultStore
+from txnstore.testing.faults import Fault, FaultStore, no_faults, on
 
 
 class MovedObjects(EngineObjects):
@@ -339,6 +339,22 @@ def test_a_cut_says_which_tables_could_not_be_published_with_it(
     store.tables.sync()
     assert newest(store).tables["t"].moment is None
     assert store.tables.check(deep=True).ok
+
+
+def test_a_table_that_only_a_visible_entry_enables_waits_for_the_flush(
+    clock: ManualClock, objects: MovedObjects
+) -> None:
+    """A caller that repeats the call after an unknown outcome finds that the topic has a table."""
+    disk = FaultStore(objects)
+    store = new_store(clock, disk)
+    store.create_topic("t")
+    disk.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        store.tables.enable("t")
+    assert disk.unsynced
+    disk.plan = no_faults
+    assert store.tables.enable("t") == 0
+    assert disk.unsynced == []
 
 
 def test_a_table_that_has_caught_up_without_new_rows_is_of_the_next_cut(
