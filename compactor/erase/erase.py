@@ -52,7 +52,7 @@ from txnstore.errors import (
 )
 from txnstore.phrases import counted, some
 from txnstore.read.expired import judge_missing_segment
-from txnstore.storage.base import ObjectInfo, make_durable
+from txnstore.storage.base import ObjectInfo
 from txnstore.storage.recent import forget
 from txnstore.tables.published import published_of
 from txnstore.tables.sweep import tables_in_use
@@ -321,8 +321,7 @@ class _Erasure:
         named = NamedObjects(view)
         unnamed = [item for item in found if not named.batches_of(item.key)]
         ready = unnamed if not self._grace_ms else self._old_enough(view, unnamed)
-        newest = [self._connection.keys.entry(state.chain, state.sequence) for state in view.states if state.sequence]
-        make_durable(self._connection.objects, newest)
+        self._connection.chains.make_durable(view)
         segments = [item for item in ready if keys.has_segments(item.key)]
         entries = [item for item in ready if keys.entry_sequence(item.key) is not None]
         copies = [item for item in ready if item.key.startswith(keys.TABLES)]

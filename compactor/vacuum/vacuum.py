@@ -509,10 +509,9 @@ def _make_durable(
     That is the newest entry of each chain, which dropped segments or names the ones in use (with the name of one entry
     those of all are flushed); the checkpoints that are kept; and the boundaries up to which entries are deleted.
     """
-    names = connection.keys
-    needed = [names.entry(state.chain, state.sequence) for state in view.states if state.sequence]
-    needed += [item.key for item in checkpoints]
-    needed += [names.boundary(chain.chain, chain.number) for chain in chain_histories if chain.number]
+    connection.chains.make_durable(view)
+    needed = [item.key for item in checkpoints]
+    needed += [connection.keys.boundary(chain.chain, chain.number) for chain in chain_histories if chain.number]
     make_durable(connection.objects, needed)
 
 

@@ -147,8 +147,10 @@ def remove_members(connection: Connection, name: str) -> int:
     Members that are alive lose nothing but their membership: their gateway is refused its next generation, their
     commits are refused, and they join again.
     """
-    group = _existing_group(connection.view(), check_id("group", name))
+    view = connection.view()
+    group = _existing_group(view, check_id("group", name))
     if not group.has_members_at_gateway:
+        connection.chains.make_durable(view)
         return 0
     if group.classic is None:  # A group of KIP-848 has no generation to replace: each member leaves.
         for member_id in sorted(group.members):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from txnstore.admin.transactions import HISTORY_ENTRIES, find_partition
+from txnstore.admin.transactions import HISTORY_ENTRIES, existing_log
 from txnstore.chain.tail import missing_entry, read_entry
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
@@ -57,7 +57,7 @@ def dump_log(
             check_integer(name, offset, 0)
     connection.check_rights(read_topics([topic]))
     view, tp = connection.view(), TopicPartition(topic, partition)
-    log = find_partition(view, tp)
+    log = existing_log(view, tp)
     chain = chain_of_partition(tp, view.chains)
     first_offset = log.log_start if start is None else max(start, log.log_start)
     head = view.states[chain].sequence

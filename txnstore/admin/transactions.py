@@ -18,7 +18,6 @@ from txnstore.admin.descriptions import (
 )
 from txnstore.chain.tail import newest, read_entry
 from txnstore.connection import Connection
-from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.blocked import blocked_partitions, known_transaction
 from txnstore.core.fences import fenced_epoch, lacks_markers
@@ -111,7 +110,7 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
 
 def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescription]:
     """Describe the producers of a partition, by id."""
-    log = find_partition(view, tp)
+    log = existing_log(view, tp)
     return [
         ProducerDescription(
             producer_id=producer_id,
@@ -243,7 +242,8 @@ def transaction_history(
 
 def abort_transaction(connection: Connection, transactional_id: str) -> bool:
     """See :meth:`txnstore.Store.abort_transaction`."""
-    return _end_transaction(connection.coordinator, _existing_transaction(connection.view(), transactional_id))
+    view = connection.view()
+    return _end_transaction(connection, view, _existing_transaction(view, transactional_id))
 
 
 def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int) -> bool:
@@ -255,17 +255,17 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     """
     view = connection.view()
     chains = connection.chains
-    coordinator = connection.coordinator
-    log = find_partition(view, tp)
+    log = existing_log(view, tp)
     if check_integer("producer_id", producer_id) not in log.open_txns:
+        chains.make_durable(view)
         return False
     txn = view.owner(producer_id)
     if txn is not None and tp in txn.partitions:
-        return _end_transaction(coordinator, txn)
+        return _end_transaction(connection, view, txn)
     connection.check_rights(CLUSTER_ACTION)  # No coordinator has decided this marker.
     transactional_id = view.transactional_ids.get(producer_id, "")
     epoch = log.producers[producer_id].epoch
-    if txn is not None and txn.epoch <= epoch and not _end_transaction(coordinator, txn):
+    if txn is not None and txn.epoch <= epoch and not _end_transaction(connection, view, txn):
         # The marker has the next epoch, so the producer must not append with its epoch any more.
         connection.submit(_reinitialize_command(connection, txn))
     hanging = DecidedTransaction(transactional_id, producer_id, epoch, Outcome.ABORT, (tp,), ())
@@ -299,11 +299,12 @@ def _reinitialize_command(connection: Connection, txn: Transaction) -> InitProdu
     return InitProducer(txn.transactional_id, timeout_ms, two_phase=txn.two_phase)
 
 
-def _end_transaction(coordinator: Coordinator, txn: Transaction) -> bool:
-    """Abort a transaction, or complete a decided one, with the same command; return whether one was open."""
+def _end_transaction(connection: Connection, view: View, txn: Transaction) -> bool:
+    """Abort a transaction of a view, or complete a decided one, with the same command; return whether it was open."""
     if txn.state is not TxnState.ONGOING and txn.state not in DECIDED:
+        connection.chains.make_durable(view)
         return False
-    coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch)))
+    connection.coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch)))
     extra = {"transactional_id": txn.transactional_id, "producer_id": txn.producer_id, "epoch": txn.epoch}
     _LOG.info("transaction ended by an administrator", extra={**extra, "state": txn.state.name})
     return True
@@ -328,7 +329,7 @@ def _existing_transaction(view: View, transactional_id: str) -> Transaction:
     return txn
 
 
-def find_partition(view: View, tp: TopicPartition) -> Partition:
+def existing_log(view: View, tp: TopicPartition) -> Partition:
     """Return the log of a partition.
 
     Raises:

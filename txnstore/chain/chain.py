@@ -574,7 +574,7 @@ class Chain:
 
         What it has read in other chains is made durable, as for its own entries.
         """
-        self._flush({chain: chain.state.sequence for chain in self._siblings if chain is not self})
+        self.make_all_durable({chain: chain.state.sequence for chain in self._siblings if chain is not self})
         return max(chain.state.timestamp for chain in self._siblings), self._siblings[CATALOG].state.sequence
 
     def read_catalog(self, until: int) -> None:
@@ -845,9 +845,7 @@ class Chain:
 
         Those that others wrote may only be visible. What this process has written itself is durable.
         """
-        if sequence > self.durable:
-            make_durable(self._objects, [self._keys.entry(self.number, sequence)])
-            self.durable = sequence
+        self.make_all_durable({self: sequence})
 
     def _read_observed(self, attempt: Attempt) -> None:
         """Make sure that this process has read what an entry names in other chains; costs no request if it has.
@@ -876,10 +874,10 @@ class Chain:
         else:
             before = self.state.seen
             sequences = {chain: number for chain, number in attempt.state.seen.items() if number > before.get(chain, 0)}
-        self._flush({self._siblings[chain]: sequence for chain, sequence in sequences.items()})
+        self.make_all_durable({self._siblings[chain]: sequence for chain, sequence in sequences.items()})
 
-    def _flush(self, sequences: Mapping[Chain, int]) -> None:
-        """Make sure that these entries of chains survive a power cut."""
+    def make_all_durable(self, sequences: Mapping[Chain, int]) -> None:
+        """Make sure that the entries of these chains of the store, up to these, survive a power cut."""
         not_durable = {chain: sequence for chain, sequence in sequences.items() if sequence > chain.durable}
         if not_durable:  # In one call, which flushes the folders that they share once.
             make_durable(

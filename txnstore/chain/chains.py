@@ -145,6 +145,16 @@ class Chains:
         is_same = cached is not None and all(map(is_, cached.states, states))
         return states, cached if is_same else None
 
+    def make_durable(self, view: View) -> None:
+        """Make sure that what a view shows survives a power cut, before something that does rests on it.
+
+        Such as an acknowledgement without an entry, or a deletion of what the entries of the view replace.
+
+        Raises:
+            StorageError: The entries could not be flushed.
+        """
+        self._chains[0].make_all_durable({self._chains[state.chain]: state.sequence for state in view.states})
+
     def save_if_overdue(self) -> None:
         """Write the checkpoints that those who write most have no right to write; for a process that maintains."""
         for chain in self._chains:

@@ -228,7 +228,7 @@ class Publisher:
         self._swept_topics.difference_update(versions)
         document = self._next_cut(cut, view, versions, outdated)
         # The entries must be as durable as the cut: another process may have written them, and failed to flush them.
-        make_durable(connection.objects, _newest_entries(connection, view))
+        connection.chains.make_durable(view)
         if connection.runtime.uptime() - began_at > _MAX_PUBLICATION_MS:
             return None
         data = encode(document)
@@ -536,10 +536,6 @@ def _topics_to_rebuild(rebuild: Collection[str], topics: Mapping[str, CatalogTop
             msg = f"topic {name!r} has no table: `txnstore table list` shows all"
             raise InvalidConfigError(msg)
     return set(topics) if ALL in rebuild else set(rebuild)
-
-
-def _newest_entries(connection: Connection, view: View) -> list[str]:
-    return [connection.keys.entry(state.chain, state.sequence) for state in view.states if state.sequence]
 
 
 def _hint_bytes(table: PublishedTable) -> bytes:

@@ -12,7 +12,6 @@ from txnstore.catalog.topics import alter_topic
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.routing import CATALOG
 from txnstore.errors import (
     InvalidConfigError,
     TxnStoreError,
@@ -131,8 +130,7 @@ class Tables:
         location_of(self._connection.objects)
         view = self._connection.view()
         if publishes_table(view.find_topic(topic).config):
-            # The entry that gave it one may only be visible: an earlier call had an unknown outcome.
-            self._connection.chains[CATALOG].make_durable(view.states[CATALOG].sequence)
+            self._connection.chains.make_durable(view)  # An earlier call may have had an unknown outcome.
             return 0
         alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: "iceberg"})
         return sum(DIRECT.opens(batch) for _, log in view.partitions_of(topic) for batch in log.batches)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.helpers import keys
-from tests.helpers.compaction import DAY_MS, commit, new_store, rows
+from tests.helpers.compaction import DAY_MS, begin, commit, new_store, rows
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import a_chain, another_process, names_in_bucket, runtime, topic
 from txnstore.core.catalog.model import CreateTopic
@@ -96,6 +96,27 @@ def test_a_deletion_that_only_its_visible_entry_shows_waits_for_the_flush(clock:
     objects.plan = no_faults
     assert store.delete_records({tp: 1}) == {tp: 1}
     assert objects.unsynced == []
+
+
+def test_an_abort_that_only_its_visible_entry_shows_waits_for_the_flush(clock: ManualClock) -> None:
+    """ADM-05: an operator who repeats an abort after an unknown outcome is told that nothing is open."""
+    objects = FaultStore(MemoryStore())
+    store = new_store(clock, objects)
+    store.create_topic("t")
+    begin(store, [b"a"], writer="x")
+    (producer,) = store.producers("t", 0)
+    for repeat in (
+        lambda: another_process(store).abort_transaction("x"),
+        lambda: another_process(store).abort_hanging("t", 0, producer.producer_id),
+    ):
+        objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+        with pytest.raises(UnknownOutcomeError):
+            store.abort_transaction("x")
+        assert objects.unsynced
+        objects.plan = no_faults
+        assert repeat() is False
+        assert objects.unsynced == []
+        begin(store, [b"b"], writer="x")
 
 
 def test_checkpoint_has_only_entries_that_are_durable() -> None:
@@ -232,21 +253,26 @@ def test_vacuum_flushes_what_replaces_the_objects_that_it_deletes(clock: ManualC
         clock.advance(DAY_MS)
         store.checkpoint()
     store.compact()
+    deleted: set[str] = set()
     for _ in range(3):
         clock.advance(2 * DAY_MS)
+        disk.log.clear()
         another_process(store).vacuum(older_than=0, history=0)
-    deletions = [names for operation, names in disk.log if operation == "delete"]
-    assert any(keys.entry_sequence(name) for names in deletions for name in names), "entries went, too"
-    for number, (operation, names) in enumerate(disk.log):
-        if operation != "delete" or all(name.startswith(("_probe/", "leases/")) for name in names):
-            continue
-        flushed = next(flushed for kind, flushed in reversed(disk.log[:number]) if kind == "sync")
-        assert any(keys.entry_sequence(name) for name in flushed), "the newest entry"
-        if any(name.startswith("chains/") for name in names):
-            assert sum(keys.checkpoint_sequence(name) is not None for name in flushed) >= 2
-        if any(keys.entry_sequence(name) for name in names):
-            assert any(keys.boundary_number(name) for name in flushed)
-        assert not flushed & names
+        flushed: set[str] = set()
+        for operation, names in disk.log:
+            if operation == "sync":
+                flushed |= names
+                continue
+            if all(name.startswith(("_probe/", "leases/")) for name in names):
+                continue
+            assert any(keys.entry_sequence(name) for name in flushed), "the newest entry"
+            if any(name.startswith("chains/") for name in names):
+                assert sum(keys.checkpoint_sequence(name) is not None for name in flushed) >= 2
+            if any(keys.entry_sequence(name) for name in names):
+                assert any(keys.boundary_number(name) for name in flushed)
+            assert not flushed & names
+            deleted |= names
+    assert any(keys.entry_sequence(name) for name in deleted), "entries went, too"
     log, before = len(disk.log), disk.listed("")
     another_process(store).vacuum(older_than=0, history=0, dry_run=True)
     assert (disk.log[log:], disk.listed("")) == ([], before), "a dry run flushes nothing"

@@ -24,10 +24,12 @@ from txnstore.errors import (
     InconsistentGroupProtocolError,
     InvalidConfigError,
     UnknownMemberError,
+    UnknownOutcomeError,
     UnsupportedFormatError,
 )
+from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
-from txnstore.testing import ManualClock
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on
 
 CHAINS = pytest.mark.parametrize("chains", [1, 3])
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -199,6 +201,21 @@ def test_members_of_a_dead_gateway_are_removed_by_hand(clock: ManualClock) -> No
     store.delete_group("g")
     with pytest.raises(GroupNotFoundError):
         store.remove_members("g")
+
+
+def test_members_that_only_a_visible_entry_removes_wait_for_the_flush(clock: ManualClock) -> None:
+    """An operator who repeats the call after an unknown outcome is told that the group has no members."""
+    objects = FaultStore(MemoryStore())
+    store = new_store(clock, objects)
+    store.create_topic("t")
+    submit(store, generation(1, A, expected=-1))
+    objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        store.remove_members("g")
+    assert objects.unsynced
+    objects.plan = no_faults
+    assert another_process(store, clock).remove_members("g") == 0
+    assert objects.unsynced == []
 
 
 @CHAINS
