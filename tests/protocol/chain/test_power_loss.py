@@ -98,25 +98,25 @@ def test_a_deletion_that_only_its_visible_entry_shows_waits_for_the_flush(clock:
     assert objects.unsynced == []
 
 
-def test_an_abort_that_only_its_visible_entry_shows_waits_for_the_flush(clock: ManualClock) -> None:
+@pytest.mark.parametrize("call", ["abort_transaction", "abort_hanging"])
+def test_an_abort_that_only_its_visible_entry_shows_waits_for_the_flush(clock: ManualClock, call: str) -> None:
     """ADM-05: an operator who repeats an abort after an unknown outcome is told that nothing is open."""
     objects = FaultStore(MemoryStore())
     store = new_store(clock, objects)
     store.create_topic("t")
     begin(store, [b"a"], writer="x")
     (producer,) = store.producers("t", 0)
-    for repeat in (
-        lambda: another_process(store).abort_transaction("x"),
-        lambda: another_process(store).abort_hanging("t", 0, producer.producer_id),
-    ):
-        objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
-        with pytest.raises(UnknownOutcomeError):
-            store.abort_transaction("x")
-        assert objects.unsynced
-        objects.plan = no_faults
-        assert repeat() is False
-        assert objects.unsynced == []
-        begin(store, [b"b"], writer="x")
+    objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        store.abort_transaction("x")
+    assert objects.unsynced
+    objects.plan = no_faults
+    operator = another_process(store)
+    if call == "abort_transaction":
+        assert operator.abort_transaction("x") is False
+    else:
+        assert operator.abort_hanging("t", 0, producer.producer_id) is False
+    assert objects.unsynced == []
 
 
 def test_checkpoint_has_only_entries_that_are_durable() -> None:
