@@ -139,6 +139,7 @@ class Copy:
         if newest is None or runtime.uptime() - self._compared_at > _COMPARE_MS:
             return self.run()
         began, view = runtime.monotonic(), self.connection.view()
+        self.connection.chains.make_durable(view)  # As for a whole cut.
         self.connection.check_rights(read_topics(view.topics))
         copier = Copier(self.connection.objects, self.target, self.connection.pool)
         cut = self._document_of(view, newest.boundaries, newest)

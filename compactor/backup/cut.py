@@ -241,6 +241,7 @@ def is_needed(key: str, begin: int, head: int) -> bool:
 def take_cut(connection: Connection) -> Cut:
     """Take the cut at the heads of all chains. Reads the last boundary of each."""
     view = connection.view()
+    connection.chains.make_durable(view)  # A power cut must not make the copy one of another history.
     chains = connection.chains.concurrently(
         {state.chain: partial(_chain_cut, connection, state) for state in view.states}
     )

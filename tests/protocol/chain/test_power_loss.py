@@ -10,6 +10,8 @@ from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, begin, commit, new_store, rows
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import a_chain, another_process, names_in_bucket, runtime, topic
+from txnstore.compactor import backup, watch_backup
+from txnstore.connection import open_connection
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition
@@ -276,3 +278,27 @@ def test_vacuum_flushes_what_replaces_the_objects_that_it_deletes(clock: ManualC
     log, before = len(disk.log), disk.listed("")
     another_process(store).vacuum(older_than=0, history=0, dry_run=True)
     assert (disk.log[log:], disk.listed("")) == ([], before), "a dry run flushes nothing"
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_backup_has_only_entries_that_are_durable(clock: ManualClock, *, later: bool) -> None:
+    """A power cut would leave a copy of an entry that is lost: a backup of another history, which cannot go on."""
+    objects, target = FaultStore(MemoryStore()), MemoryStore()
+    store = new_store(clock, objects)
+    store.create_topic("t")
+    with open_connection(objects, read_only=True, runtime=runtime(clock)) as connection:
+        rounds = watch_backup(connection, target)
+        if later:
+            next(rounds)
+        objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+        with pytest.raises(UnknownOutcomeError):
+            store.create_topic("u")
+        assert objects.unsynced
+        objects.plan = no_faults
+        assert next(rounds).error is None
+    objects.power_loss()
+    loaded = another_process(store)
+    loaded.create_topic("v")
+    with open_connection(objects, read_only=True, runtime=runtime(clock)) as connection:
+        assert backup(connection, target).copied
+    assert [topic.name for topic in open_on(target, read_only=True, runtime=runtime(clock)).topics()] == ["t", "u", "v"]

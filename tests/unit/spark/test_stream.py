@@ -12,13 +12,18 @@ from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.shell import ONE_CHAIN
 from txnstore import TopicPartition
-from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from txnstore.errors import (
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    UnknownOutcomeError,
+    UnknownTopicOrPartitionError,
+)
 from txnstore.spark.options import stream_options
 from txnstore.spark.streams.positions import Position, parse
 from txnstore.spark.streams.stream import PollingSchedule, Stream
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on
-from txnstore.testing import ManualClock
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -444,3 +449,23 @@ def test_a_topic_that_was_created_again_is_a_loss_of_a_restarted_query(store: St
         again.plan_without_start(committed, end)
     lenient = stream(store, failOnDataLoss="false")
     assert unasked(lenient, committed, lenient.next_without_start()) == [("t-0", 0, 20)]
+
+
+def test_a_position_has_only_records_that_are_durable(clock: ManualClock) -> None:
+    """A power cut would lose a record that the query has read, and the next one would have its offset."""
+    objects = FaultStore(MemoryStore())
+    runtime = FixedRuntime(clock, clock.sleep, random.Random(1), background=InlineExecutor)
+    with create_on(objects, runtime=runtime) as writer, writer.producer() as producer:
+        writer.create_topic("t")
+        producer.send("t", b"0")
+        producer.flush()
+        objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+        producer.send("t", b"1")
+        with pytest.raises(UnknownOutcomeError):
+            producer.flush()
+        assert objects.unsynced
+        objects.plan = no_faults
+        with open_on(objects, runtime=runtime) as reader:
+            query = stream(reader)
+            assert query.position_after(query.initial_position()).end == {A: 2}
+        assert objects.unsynced == []

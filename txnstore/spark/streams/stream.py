@@ -300,7 +300,12 @@ class Stream:
         self._use_view(self._unblocked(self._connection.view()))
 
     def _use_view(self, view: View) -> None:
-        """Read this view from now on, together with its logs."""
+        """Read this view from now on, together with its logs.
+
+        Spark stores positions elsewhere: after a power cut, a new record would have the offset of a lost one that the
+        query has read.
+        """
+        self._connection.chains.make_durable(view)
         #: The view of the last look, and what of its logs the stream can read; they change together.
         self._view, self._logs = view, self._logs_of(view)
 
