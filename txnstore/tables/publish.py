@@ -171,7 +171,9 @@ class Publisher:
         """Raise, or pass to ``on_error``, one error for all tables that are not published."""
         errors: list[TxnStoreError] = []
         for topic, error in sorted(self._failures.items()):
-            failure = type(error)(f"the table of topic {topic!r} is not published, and stays as it was: {error}")
+            table = self._cut.tables.get(topic) if self._cut is not None else None
+            state = "has no rows" if table is None or table.dropped else "stays as it was"
+            failure = type(error)(f"the table of topic {topic!r} is not published, and {state}: {error}")
             failure.__cause__ = error
             errors.append(failure)
         raise_or_report(joined(errors, "tables are not published"), on_error)
@@ -205,11 +207,17 @@ class Publisher:
         view = connection.unblocked(connection.view())
         topics = {topic.name: topic for topic in view.sorted_topics() if publishes_table(topic.config)}
         to_rebuild = _topics_to_rebuild(rebuild, topics, view)
-        if cut is not None and cut.has_tables and not to_rebuild >= topics.keys():
+        has_lost_entries = False
+        if cut is not None and cut.has_tables:
             is_unchecked = checks_names or cut.publication_id != self._checked_publication
             self._checked_publication = ""
-            check_lost_entries(connection, cut, view, compare_hashes=is_unchecked)
-            self._checked_publication = cut.publication_id
+            try:
+                check_lost_entries(connection, cut, view, compare_hashes=is_unchecked)
+                self._checked_publication = cut.publication_id
+            except CorruptionError:
+                if not to_rebuild >= topics.keys():
+                    raise
+                has_lost_entries = True
         old_tables = cut.tables if cut is not None else {}
         copy_failures, self._failures = self._failures, {}
         try:
@@ -218,7 +226,14 @@ class Publisher:
             if is_missing(error) and connection.runtime.uptime() - began_at > _MAX_PUBLICATION_MS:
                 return None
             raise
-        outdated = self._failures.keys() - versions.keys()
+        outdated = {name for name, table in old_tables.items() if name in self._failures and not table.dropped}
+        outdated -= versions.keys()
+        if has_lost_entries and outdated:  # With their earlier versions they would show what the store has lost.
+            lost_tables = {name: old_tables[name] for name in outdated}
+            versions |= self._write_dropped_versions(published, {}, lost_tables, connection.runtime.clock())
+            outdated -= versions.keys()
+            if outdated:
+                self._report_failures(None)
         self._failures = copy_failures | self._failures
         has_caught_up = any(table.moment is not None and name not in outdated for name, table in old_tables.items())
         if not (versions or self._swept_topics or has_caught_up) and (
@@ -276,18 +291,18 @@ class Publisher:
 
         ``outdated``: the tables that could not be published, which show an earlier moment.
         """
+        heads = [state.sequence for state in view.states]
         tables: dict[str, PublishedTable] = {}
         if cut is not None:
-            tables = {
-                name: replace(table, moment=cut.moment_of(name) if name in outdated else None)
-                for name, table in cut.tables.items()
-            }
+            moments = {name: cut.moment_of(name) for name in outdated}
+            outdated_moments = {name: moment for name, moment in moments.items() if moment.heads != heads}
+            tables = {name: replace(table, moment=outdated_moments.get(name)) for name, table in cut.tables.items()}
         tables |= {name: version.table for name, version in versions.items()}
         return CutDocument(
             store_id=self._connection.store_id,
             number=cut.number + 1 if cut is not None else 1,
             publication_id=self._connection.runtime.new_id(),
-            heads=[state.sequence for state in view.states],
+            heads=heads,
             hashes=[state.entry_hash for state in view.states],
             timestamp=view.timestamp,
             tables={

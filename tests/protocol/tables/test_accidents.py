@@ -19,7 +19,13 @@ from txnstore.chain import keys
 from txnstore.chain.codec import encode
 from txnstore.compactor.doctor.findings import Severity
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.errors import CorruptionError, InvalidConfigError, UnknownOutcomeError, UnknownTopicOrPartitionError
+from txnstore.errors import (
+    CorruptionError,
+    InvalidConfigError,
+    StorageRefusedError,
+    UnknownOutcomeError,
+    UnknownTopicOrPartitionError,
+)
 from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, open_on
 from txnstore.tables.serve.cuts import StoredCuts
@@ -29,13 +35,18 @@ from txnstore.testing.faults import Fault, FaultStore, no_faults, on
 
 
 class MovedObjects(EngineObjects):
-    """Objects in a bucket that may be renamed."""
+    """Objects in a bucket that may be renamed, and that refuses writes below a prefix."""
 
-    bucket = "bucket"
+    bucket, refused = "bucket", "none/"
 
     @property
     def url(self) -> str:
         return f"s3://{self.bucket}/store"
+
+    def put(self, key: str, data: bytes) -> None:
+        if key.startswith(self.refused):
+            raise StorageRefusedError(f"Cannot write {key}: access denied.")
+        super().put(key, data)
 
 
 @pytest.fixture
@@ -274,6 +285,39 @@ def test_lost_entries_differ_from_those_that_took_their_numbers(
     assert table_rows(later, "t") == scanned(later, "t")
 
 
+def test_a_table_that_cannot_be_rebuilt_shows_nothing_lost(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    """Its copies have the offsets of other records now, and the next publication would keep them."""
+    with store.producer("writer") as producer, producer.transaction():
+        producer.send("t", b"b" * 100_000, partition=1)
+    (segment,) = {info.key for info in objects.list("topics/t/")}
+    data = objects.get(segment)
+    saved = {item.key: objects.get(item.key) for item in objects.list("") if not item.key.startswith(keys.TABLES)}
+    commit(store, [b"lost"])
+    store.tables.sync()
+    restore(objects, saved)
+    objects.put(segment, bytes(len(data)))
+    later = another(store, clock)
+    cut, objects.refused = newest(store), keys.table("t")
+    with pytest.raises(StorageRefusedError, match="is not published, and stays as it was"):
+        later.tables.sync(rebuild=["*"])
+    assert newest(store) == cut  # It can be neither rebuilt nor dropped.
+    objects.refused = "none/"
+    errors: list[Exception] = []
+    later.tables.sync(rebuild=["*"], on_error=errors.append)
+    assert "is not published, and has no rows" in str(errors[0])
+    assert {name: (table.dropped, table.moment) for name, table in newest(store).tables.items()} == {
+        "t": (True, None),
+        "u": (False, None),
+    }
+    commit(later, [b"other"])
+    objects.put(segment, data)
+    later.tables.sync()
+    assert table_rows(later, "t") == scanned(later, "t")
+    assert later.tables.check(deep=True).ok
+
+
 def test_a_comparison_that_was_refused_once_is_made_again(
     store: Store, clock: ManualClock, objects: MovedObjects
 ) -> None:
@@ -369,6 +413,16 @@ def test_a_table_that_has_caught_up_without_new_rows_is_of_the_next_cut(
     assert store.tables.sync().changes == ()
     assert (newest(store).number, newest(store).tables["t"].moment) == (earlier.number + 1, None)
     assert store.tables.sync().cut == earlier.number + 1
+
+
+def test_a_table_that_cannot_be_rebuilt_is_of_the_next_cut_if_that_has_no_later_entries(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session of the cut sees it: it shows the same moment as the others."""
+    with monkeypatch.context() as patched:
+        patched.setattr("txnstore.tables.publish.TableWork", _refuse_work_of("t", TableWork))
+        store.tables.sync(rebuild=["*"], on_error=lambda _: None)
+    assert (newest(store).number, newest(store).tables["t"].moment) == (2, None)
 
 
 def _refuse_work_of(topic: str, make_work: Callable[..., TableWork]) -> Callable[..., TableWork]:
