@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from txnstore.catalog.iceberg.cut import CutDocument
 from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.storage.base import ObjectInfo, iterate_pages
+from txnstore.storage.base import ObjectInfo, iterate_pages, read_if_there
 from txnstore.tables.published import Published
 
 #: The retention of cuts, in ms: a suspended publisher that creates a cut late must find that its number exists.
@@ -33,10 +34,13 @@ class TablesInUse:
             newest one.
         oldest: The time of each chain at the oldest retained snapshot of each topic: segments that were dropped or
             released later are in use.
+        unhinted: The topics to whose newest version no hint leads, maybe since the storage refuses to write it: engines
+            find an earlier one, and all objects of the table are in use.
     """
 
     cuts: tuple[CutDocument, ...]
     oldest: Mapping[str, Sequence[int]]
+    unhinted: frozenset[str] = frozenset()
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -45,8 +49,9 @@ class TablesInUse:
 
     def protects(self, key: str, chain: int, removed_at: int) -> bool:
         """Whether a segment that a chain dropped or released at a time, in ms, may be part of a table."""
-        oldest = self.oldest.get(keys.partition_in(key).topic)
-        return oldest is not None and removed_at >= oldest[chain]
+        topic = keys.partition_in(key).topic
+        oldest = self.oldest.get(topic)
+        return topic in self.unhinted or (oldest is not None and removed_at >= oldest[chain])
 
 
 #: The cuts of a store without tables.
@@ -56,7 +61,8 @@ NO_TABLES = TablesInUse((), {})
 def tables_in_use(connection: Connection, published: Published, now: int, grace_ms: int) -> TablesInUse:
     """Find the cuts that engines may be reading.
 
-    Costs a LIST of the cuts, a GET for two of them, and a GET and a HEAD for each table that the older one has changed.
+    Costs a LIST of the cuts, a GET for two of them, a GET and a HEAD for each table that the older one has changed, and
+    a GET for each table.
 
     Args:
         published: Reads the cuts.
@@ -80,7 +86,7 @@ def tables_in_use(connection: Connection, published: Published, now: int, grace_
     if previous_number != first_number and not _hints_were_written(connection, cuts[first_number], now - grace_ms):
         cuts[previous_number] = _read_cut(published, previous_number)
     in_order = [cuts[number] for number in sorted(cuts)]
-    return TablesInUse(tuple(in_order), _oldest_times(in_order))
+    return TablesInUse(tuple(in_order), _oldest_times(in_order), _unhinted_topics(connection, in_order[-1]))
 
 
 def _read_cut(published: Published, number: int) -> CutDocument:
@@ -109,6 +115,16 @@ def _hints_were_written(connection: Connection, cut: CutDocument, at_ms: int) ->
         if hint != str(table.number).encode() or modified_ms > at_ms:
             return False
     return True
+
+
+def _unhinted_topics(connection: Connection, cut: CutDocument) -> frozenset[str]:
+    """The topics of a cut's tables whose hints name other versions."""
+    hints = connection.pool.map(partial(read_if_there, connection.objects), map(keys.table_hint, cut.tables))
+    return frozenset(
+        topic
+        for (topic, table), hint in zip(cut.tables.items(), hints, strict=True)
+        if hint != str(table.number).encode() and not (hint is None and table.dropped)  # A vacuum has deleted it.
+    )
 
 
 def _oldest_times(cuts: Sequence[CutDocument]) -> dict[str, list[int]]:
@@ -142,7 +158,7 @@ def unused_objects(
     if not in_use.cuts:
         return
     keys_in_use = {keys.LATEST_CUT, *_keys_in_use(published, location_of(connection.objects), in_use)}
-    folders = {keys.table(topic) for cut in in_use.cuts for topic in cut.tables}
+    folders = {keys.table(topic) for cut in in_use.cuts for topic in cut.tables if topic not in in_use.unhinted}
     newest_deletable = now - grace_ms - _MAX_WORK_MS
 
     def is_kept(info: ObjectInfo) -> bool:
@@ -151,7 +167,7 @@ def unused_objects(
         if number is not None:
             return number in in_use.numbers or info.modified_ms > now - max(CUT_RETENTION_MS, grace_ms)
         if keys.table_in(info.key) not in folders and not info.key.startswith(keys.CUTS):
-            return True  # An object of no table of this store, such as a table that an engine has created.
+            return True  # Of no table of this store, such as one that an engine has created, or of an unhinted one.
         return info.key in keys_in_use or info.modified_ms > newest_deletable
 
     for page in iterate_pages(connection.objects, keys.TABLES):

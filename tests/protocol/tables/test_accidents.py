@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from tests.helpers.compaction import HOUR_MS, commit, new_store, runtime
+from tests.helpers.compaction import DAY_MS, HOUR_MS, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, another, newest, published, scanned, state_of, table_rows
 from txnstore.catalog.iceberg.columns import check_columns, table_columns
@@ -434,6 +434,31 @@ def _refuse_work_of(topic: str, make_work: Callable[..., TableWork]) -> Callable
         return make_work(connection, view, of, *args)
 
     return refuse
+
+
+def test_what_the_hint_of_a_table_leads_to_stays_while_the_storage_refuses_to_write_it(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    """Engines load it by path, however many versions are published meanwhile."""
+    store.compact(force=True)
+    store.tables.sync()
+    table, rows = newest(store).tables["t"], table_rows(store, "t")
+    objects.refused = keys.table_hint("t")
+    for value in (b"b", b"c"):
+        commit(store, [value])
+        store.compact(force=True)
+        store.tables.sync(on_error=lambda _: None)
+        clock.advance(2 * DAY_MS)
+        store.vacuum()
+    assert objects.get(keys.table_hint("t")) == str(table.number).encode()
+    assert objects.get(keys.table_version("t", table.number)) == objects.get(table.metadata)
+    assert table_rows(store, "t", table) == rows
+    objects.refused = "none/"
+    store.tables.sync()
+    clock.advance(2 * DAY_MS)
+    deleted = store.vacuum().deleted
+    assert {table.metadata, keys.table_version("t", table.number)} < {*deleted}
+    assert [key for key in deleted if keys.has_segments(key)] != []
 
 
 def test_all_tables_and_one_that_does_not_exist_are_refused(store: Store) -> None:
