@@ -23,7 +23,7 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
 
     Costs the requests that find the newest cut, one GET for each chain with newer entries, and four for each table.
     """
-    topics = [topic.name for topic in view.sorted_topics() if publishes_table(topic.config)]
+    topics = [topic for topic in view.sorted_topics() if publishes_table(topic.config)]
     if not topics:
         return
     sync_command = "txnstore table sync"
@@ -33,7 +33,9 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         yield Finding("tables", "published", Severity.BAD, f"the tables cannot be published: {error}", sync_command)
         return
     tables = {name: table for name, table in cut.tables.items() if not table.dropped} if cut is not None else {}
-    unpublished = [name for name in topics if name not in tables]
+    unpublished = [
+        topic.name for topic in topics if topic.name not in tables or tables[topic.name].topic_id != topic.topic_id
+    ]
     if unpublished:
         message = f"the tables of {some(unpublished)} are not published yet"
         yield Finding("tables", "published", Severity.NOTE, message, sync_command)

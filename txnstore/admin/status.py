@@ -98,17 +98,18 @@ def _partition_status(tp: TopicPartition, log: Partition, blocked_records: int) 
 
 def _table_status(connection: Connection, view: View) -> tuple[TableStatus, ...]:
     """Return the published version of each table topic, and how far it is behind the view."""
-    names = [topic.name for topic in view.sorted_topics() if publishes_table(topic.config)]
-    cut = published_of(connection).newest() if names else None
+    topics = [topic for topic in view.sorted_topics() if publishes_table(topic.config)]
+    cut = published_of(connection).newest() if topics else None
     if cut is None:
-        return tuple(TableStatus(name, 0, 0, 0, view.sequence, 0.0) for name in names)
+        return tuple(TableStatus(topic.name, 0, 0, 0, view.sequence, 0.0) for topic in topics)
     statuses = []
-    for name in names:
-        moment = cut.moment_of(name)
+    for topic in topics:
+        moment = cut.moment_of(topic.name)
         behind = max(0, view.sequence - sum(moment.heads)), max(0, view.timestamp - moment.timestamp) / 1000
-        table = cut.tables.get(name)
-        published = (table.number, table.rows, table.copied_bytes) if table and not table.dropped else (0, 0, 0)
-        statuses.append(TableStatus(name, *published, *behind))
+        table = cut.tables.get(topic.name)
+        is_published = table is not None and not table.dropped and table.topic_id == topic.topic_id
+        published = (table.number, table.rows, table.copied_bytes) if table and is_published else (0, 0, 0)
+        statuses.append(TableStatus(topic.name, *published, *behind))
     return tuple(statuses)
 
 

@@ -54,6 +54,17 @@ def test_a_table_that_is_not_published_is_a_note(store: Store) -> None:
     assert _findings(store)["published"].command == "txnstore table sync"
 
 
+def test_the_table_of_a_deleted_topic_is_not_that_of_one_with_its_name(store: Store) -> None:
+    store.tables.enable("t")
+    commit(store, [b"a"])
+    store.tables.sync()
+    store.delete_topic("t")
+    store.create_topic("t", config={"table.format": "iceberg"})
+    assert [table.published for table in store.tables.list()] == [False]
+    assert [(table.version, table.rows) for table in _tables(store)] == [(0, 0)]
+    assert _findings(store)["published"].severity is Severity.NOTE
+
+
 def test_the_lag_of_the_tables_is_measured_and_warned_of(store: Store, clock: ManualClock) -> None:
     store.tables.enable("t")
     commit(store, [b"a", b"b"])
