@@ -20,7 +20,12 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.connection import Connection, open_connection
 from txnstore.core.log.model import NewBatch
 from txnstore.core.transactions.model import MAX_EPOCH
-from txnstore.errors import InvalidConfigError, ProducerFencedError, UnknownTopicOrPartitionError
+from txnstore.errors import (
+    InvalidConfigError,
+    ProducerFencedError,
+    UnknownOutcomeError,
+    UnknownTopicOrPartitionError,
+)
 from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
 from txnstore.spark.options import Location, sink_options
@@ -30,7 +35,7 @@ from txnstore.spark.streams.microbatch import MicroBatch, identity_of_run, trans
 from txnstore.spark.streams.positions import Position
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
-from txnstore.testing import ManualClock
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on
 
 A = TopicPartition("in", 0)
 
@@ -368,3 +373,27 @@ def test_a_query_is_new_until_it_has_committed_beside_whatever_else(store: Store
     assert commit(connection, 0, uploaded(store, "a"))
     assert not MicroBatch("q", "run-1", 1).is_of_new_query(connection.view())
     assert MicroBatch("another", "run-1", 0).is_of_new_query(connection.view())
+
+
+@pytest.mark.parametrize("by", ["commit", "another id", "is_committed"])
+def test_a_micro_batch_is_committed_only_if_that_is_durable(clock: ManualClock, by: str) -> None:
+    """Spark's checkpoint says that it is written: after a power cut nothing would write its records again."""
+    objects = FaultStore(MemoryStore())
+    runtime = FixedRuntime(clock, clock.sleep, random.Random(1), background=InlineExecutor)
+    with create_on(objects, runtime=runtime) as store:
+        store.create_topic("t")
+        run = connection_of(store)
+        commit(run, 0, uploaded(store, "a"))
+        batch = uploaded(store, "b")
+        objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+        with pytest.raises(UnknownOutcomeError):
+            commit(run, 1, batch)
+        objects.plan = no_faults
+        assert objects.unsynced
+        with open_connection(objects, runtime=runtime) as again:
+            if by == "is_committed":
+                assert is_committed(again, sink_options({"path": "p", "topic": "t"}), MicroBatch("q", "run-2", 1))
+            else:
+                other = {"transactionalId": "x"} if by == "another id" else {}
+                assert not commit(again, 1, batch, run="run-2", **other)
+        assert objects.unsynced == []

@@ -16,13 +16,13 @@ from txnstore.core.log.model import NewBatch
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.transactions.model import TxnState
-from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
+from txnstore.errors import ProducerFencedError, StorageError, UnknownOutcomeError, UnknownTopicOrPartitionError
 from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
 from txnstore.spark.writes import jobs
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on
-from txnstore.testing import Fault, FaultStore, ManualClock
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults
 from txnstore.testing.faults import on
 
 
@@ -165,3 +165,20 @@ def test_recreated_topic_is_not_written(store: Store) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted while the job ran"):
         jobs.commit(connection_of(store), job, [batch])
     assert values(store) == []
+
+
+def test_a_job_is_committed_already_only_if_that_is_durable(clock: ManualClock) -> None:
+    """Its caller does not run it again after a power cut."""
+    faults = FaultStore(MemoryStore())
+    runtime = FixedRuntime(clock, clock.sleep, random.Random(1), background=InlineExecutor)
+    with create_on(faults, runtime=runtime) as store:
+        store.create_topic("t")
+        job = begin(store, "job", 1)
+        faults.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+        with pytest.raises(UnknownOutcomeError):
+            jobs.commit(connection_of(store), job, [uploaded(store, "a")])
+        faults.plan = no_faults
+        assert faults.unsynced
+        with open_on(faults, runtime=runtime) as again:
+            assert begin(again, "job", 1).repeated
+        assert faults.unsynced == []

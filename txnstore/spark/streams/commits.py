@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from txnstore.core.log.model import NewBatch
@@ -24,6 +24,7 @@ from txnstore.spark.writes.jobs import number_batches, submit
 if TYPE_CHECKING:
     from txnstore.connection import Connection
     from txnstore.core.groups.commands import TxnOffsets
+    from txnstore.core.transactions.model import Transaction
     from txnstore.spark.options import SinkOptions
     from txnstore.spark.streams.positions import Position
 
@@ -86,7 +87,7 @@ def _commit(
     txn = view.transactions.get(name)
     if txn is not None and identity is not None and batch.is_overtaken(txn):
         raise overtaken_error(txn, batch)  # A run repeats its first micro-batch at most, and this one has committed.
-    if batch.is_committed(txn):
+    if _is_durable(connection, view, batch, [txn]):
         _check_plan(view, connection, options, batch)
         _LOG.info("this micro-batch is committed; its batches are left to the vacuum", extra=fields)
         return None
@@ -99,7 +100,7 @@ def _commit(
         identity = identity_of_run(txn, batch)
     if identity is None:
         # The query may have had another transactional id: another group, or another option ``transactionalId``.
-        if any(map(batch.is_committed, view.transactions.values())):
+        if _is_durable(connection, view, batch, view.transactions.values()):
             _LOG.info("this micro-batch is committed, with another transactional id", extra=fields)
             return None
         identity = submit(connection, InitProducer(name))
@@ -123,9 +124,17 @@ def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch
     txn = view.transactions.get(name)
     if txn is not None and (name, batch.run_id) in connection.cached(_RUNS, dict) and batch.is_overtaken(txn):
         raise overtaken_error(txn, batch)
-    if not batch.is_committed(txn):
+    if not _is_durable(connection, view, batch, [txn]):
         return False
     _check_plan(view, connection, options, batch)
+    return True
+
+
+def _is_durable(connection: Connection, view: View, batch: MicroBatch, txns: Iterable[Transaction | None]) -> bool:
+    """Whether one of the transactions has committed a micro-batch, for good, as Spark's checkpoint says from now on."""
+    if not any(map(batch.is_committed, txns)):
+        return False
+    connection.chains.make_durable(view)
     return True
 
 

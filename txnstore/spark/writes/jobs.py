@@ -69,16 +69,19 @@ def begin(
         connection.check_rights(write_id(name))  # Before the tasks upload anything.
         return Job(name, None, (("job", 0),), topic_ids, begun_at=view.timestamp)
     job = Job(transactional_id, None, versions, topic_ids, begun_at=view.timestamp)
-    if is_committed(view, job):
+    if _is_committed(connection, view, job):
         _LOG.info("this version of the job is already committed; nothing to do", extra=_log_fields(job))
         return replace(job, repeated=True)
     return replace(job, identity=submit(connection, InitProducer(transactional_id)))
 
 
-def is_committed(view: View, job: Job) -> bool:
-    """Whether one of the job's versions, or a later one, is already committed under its transactional id."""
+def _is_committed(connection: Connection, view: View, job: Job) -> bool:
+    """Whether one of the job's versions, or a later one, is already committed under its transactional id, for good."""
     txn = view.transactions.get(job.transactional_id)
-    return txn is not None and knows_version(txn, job.versions)
+    if txn is None or not knows_version(txn, job.versions):
+        return False
+    connection.chains.make_durable(view)
+    return True
 
 
 def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
@@ -94,7 +97,7 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
     numbered_batches = number_batches(
         replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches
     )
-    if job.repeated or is_committed(connection.view(refresh=False), job):
+    if job.repeated or _is_committed(connection, connection.view(refresh=False), job):
         _LOG.info("this job is committed; its batches are left to the vacuum", extra=_log_fields(job))
         return None
     if not numbered_batches and (job.identity is None or not job.versions):
