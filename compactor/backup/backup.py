@@ -22,7 +22,7 @@ from txnstore.core.authorization.rights import read_topics
 from txnstore.core.view import View
 from txnstore.errors import BackupError, CorruptionError
 from txnstore.runtime import Runtime
-from txnstore.storage.base import ObjectStore, read_if_there
+from txnstore.storage.base import ObjectStore, make_durable, read_if_there
 from txnstore.storage.redact import redact
 
 _LOG = logging.getLogger(__name__)
@@ -194,6 +194,7 @@ class Copy:
 
     def _copy_parts(self, cut: Cut, document: BackupDocument, copier: Copier) -> None:
         self._objects = 0
+        found: dict[str, str] = {}
         try:
             for prefix, parts in cut.folders():
                 for part, size_there in beside(parts, self.target, prefix):
@@ -201,9 +202,13 @@ class Copy:
                     # What an interrupted copy left of the chains after its last cut may be of another history.
                     if is_missing(part, size_there) or is_later(part.key, document):
                         copier.copy(part)
+                    else:
+                        found[part.key.rpartition("/")[0]] = part.key
                     if self._progress is not None:
                         self._progress(BackupProgress(self._objects, copier.objects, copier.bytes))
             copier.finish()
+            # An earlier copy may have been killed before it had flushed a name. A flush of one flushes its folder.
+            make_durable(self.target, [*found.values()])
         finally:
             copier.abandon()
 

@@ -14,7 +14,7 @@ from txnstore.compactor.backup.cut import Cut
 from txnstore.connection import Connection
 from txnstore.errors import BackupError, ObjectNotFoundError
 from txnstore.runtime import Runtime
-from txnstore.storage.base import Claim, ObjectStore, read_if_there
+from txnstore.storage.base import Claim, ObjectStore, make_durable, read_if_there
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.probe import probe_once
@@ -65,6 +65,7 @@ def prepare(connection: Connection, target: ObjectStore) -> BackupDocument:
         )
         raise BackupError(msg)
     probe_once(target, runtime.new_id, store_id=names.store_id, now=runtime.clock())
+    make_durable(target, [keys.backup(document.number)])  # It may be complete by a backup that was killed.
     return document
 
 

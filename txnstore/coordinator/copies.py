@@ -91,6 +91,7 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
         return
     topic = deleted_topic = catalog.refresh().topics.get(command.name)
     if deleted_topic is None:
+        catalog.make_durable(catalog.state.sequence)  # An earlier call may have had an unknown outcome.
         msg = f"there is no topic {command.name!r}"
         raise UnknownTopicOrPartitionError(msg)
     while topic is not None and topic.topic_id == deleted_topic.topic_id:
@@ -102,10 +103,11 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
         except TopicChangedError:
             topic = catalog.refresh().topics.get(command.name)
         except UnknownTopicOrPartitionError:
-            return  # Another process has deleted it.
+            break
         else:
             copy_everywhere(chains, topic, deleted=True)
             return
+    catalog.make_durable(catalog.state.sequence)  # Another process has deleted it.
 
 
 def _close_and_delete(chains: Chains, topic: CatalogTopic) -> None:
@@ -181,6 +183,7 @@ def _update_copies(
         elif topic is not None and (copy is None or copy.revision < topic.revision):
             chains[number].submit(CopyTopic(name, topic, topic.revision))
             was_stale = True
+    chains[number].make_durable(chains[number].state.sequence)  # Other processes may have made the others.
     return was_stale
 
 

@@ -12,10 +12,11 @@ from tests.helpers.connections import connection_of
 from tests.helpers.shell import a_chain, another_process, names_in_bucket, runtime, topic
 from txnstore.compactor import backup, watch_backup
 from txnstore.connection import open_connection
+from txnstore.coordinator.copies import copy_everywhere
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition
-from txnstore.errors import StorageError, TopicExistsError, UnknownOutcomeError
+from txnstore.errors import StorageError, TopicExistsError, UnknownOutcomeError, UnknownTopicOrPartitionError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
@@ -302,3 +303,54 @@ def test_a_backup_has_only_entries_that_are_durable(clock: ManualClock, *, later
     with open_connection(objects, read_only=True, runtime=runtime(clock)) as connection:
         assert backup(connection, target).copied
     assert [topic.name for topic in open_on(target, read_only=True, runtime=runtime(clock)).topics()] == ["t", "u", "v"]
+
+
+@pytest.mark.parametrize("what", ["segment", "document"])
+def test_what_a_backup_finds_copied_is_durable(clock: ManualClock, what: str) -> None:
+    """An earlier backup was killed, or its disk failed, before it had flushed what the complete cut needs."""
+    objects, target = MemoryStore(), FaultStore(MemoryStore())
+    store = new_store(clock, objects)
+    store.create_topic("t", 2, config={"inline.bytes": 0})
+    commit(store, [b"a"])
+    connection = connection_of(store)
+    backup(connection, target)
+    commit(store, [b"b"], partition=1)
+    is_segment = what == "segment"
+    part = "topics/" if is_segment else "backups/"
+    target.plan = on(Fault.UNSYNCED, "put" if is_segment else "put_if_absent", key_contains=part, times=None)
+    with pytest.raises(StorageError):
+        backup(connection, target)
+    target.plan = no_faults
+    assert target.unsynced
+    assert backup(connection, target).cut == 2
+    assert target.unsynced == []
+
+
+def test_a_deletion_that_another_one_has_done_is_durable(clock: ManualClock) -> None:
+    """A caller that repeats it after an unknown outcome is told that there is no such topic."""
+    objects = FaultStore(MemoryStore())
+    store = new_store(clock, objects, chains=3)
+    store.create_topic("t")
+    objects.plan = on(Fault.UNSYNCED, "put_if_absent", key_contains="/0000/entries/", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        store.delete_topic("t")
+    objects.plan = no_faults
+    assert objects.unsynced
+    with pytest.raises(UnknownTopicOrPartitionError):
+        another_process(store).delete_topic("t")
+    assert objects.unsynced == []
+
+
+def test_a_copy_of_an_altered_topic_that_another_process_has_made_is_durable(clock: ManualClock) -> None:
+    """Else a power cut lets its chain delete records by the settings before an acknowledged change."""
+    objects = FaultStore(MemoryStore())
+    store = new_store(clock, objects, chains=3)
+    store.create_topic("t", partitions=8)
+    objects.plan = on(Fault.UNSYNCED, "put_if_absent", key_contains="/0001/entries/", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        store.alter_topic("t", config={"retention.ms": 1})
+    objects.plan = no_faults
+    assert objects.unsynced
+    chains = connection_of(another_process(store)).chains
+    assert copy_everywhere(chains, chains.view().topics["t"]) == []
+    assert objects.unsynced == []
