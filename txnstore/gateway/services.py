@@ -74,6 +74,10 @@ class Services:
         view = self.freshness.view
         return view if is_enough(view) else await self.freshness.since_request()
 
+    async def make_durable(self, view: View) -> None:
+        """Flush what a view shows, before a repeated request is answered by it: done already."""
+        await self.in_thread(partial(self.connection.chains.make_durable, view))
+
     async def find(self, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
         """Return the topic of a name, or of an id if the name is None; read at the heads if it is not known.
 

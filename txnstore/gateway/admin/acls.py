@@ -191,11 +191,10 @@ class AclRules:
         )
         failure_fields: Fields | None = None
         deleted_acls: frozenset[Acl] = frozenset()
-        if to_delete:
-            try:
-                deleted_acls = frozenset((await self._change(ChangeAcls(deleted=tuple(to_delete)), client)).deleted)
-            except (TxnStoreError, RefusedError) as error:
-                failure_fields = error_fields(error, api, version)
+        try:  # Also if there is none: an earlier request may have deleted them, and have no answer yet.
+            deleted_acls = frozenset((await self._change(ChangeAcls(deleted=tuple(to_delete)), client)).deleted)
+        except (TxnStoreError, RefusedError) as error:
+            failure_fields = error_fields(error, api, version)
         return {
             "filter_results": [
                 _filter_result(found_acls, deleted_acls, failure_fields, version) for found_acls in acls_by_filter

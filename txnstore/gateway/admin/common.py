@@ -81,8 +81,13 @@ async def alter_topic(
         TxnStoreError: The change is refused, or cannot be stored.
     """
     while True:
-        topic = topic_of(await services.freshness.head(), name)
-        next_topic = change(topic)
+        view = await services.freshness.head()
+        topic = topic_of(view, name)
+        try:
+            next_topic = change(topic)
+        except RefusedError:  # It may have so many partitions already.
+            await services.make_durable(view)
+            raise
         check_table_location(services.connection.objects, next_topic, topic)
         if validate_only:
             return next_topic

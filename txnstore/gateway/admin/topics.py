@@ -96,6 +96,7 @@ class Topics:
         services = self._services
         view = await services.view_with(lambda view: requested_topic.name not in view.topics)
         if requested_topic.name in view.topics:
+            await services.make_durable(view)
             raise TopicExistsError(f"Topic '{requested_topic.name}' already exists.")
         without_value = [config.name for config in requested_topic.configs if config.value is None]
         if without_value:
@@ -202,7 +203,10 @@ class Topics:
     async def _delete(self, name: str, client: Client) -> CatalogTopic:
         services = self._services
         services.check(client, on_topic("DELETE", name))
-        topic = topic_of(await services.view_with(lambda view: name in view.topics), name)
+        view = await services.view_with(lambda view: name in view.topics)
+        if name not in view.topics:
+            await services.make_durable(view)
+        topic = topic_of(view, name)
         await services.commits.submit(DeleteTopic(name), client.principal)
         return topic
 
@@ -210,7 +214,12 @@ class Topics:
         """Delete the topic with an id, whatever its name is by now."""
         services = self._services
         while True:
-            topic = topic_by_id(await services.freshness.head(), topic_id)
+            view = await services.freshness.head()
+            try:
+                topic = topic_by_id(view, topic_id)
+            except RefusedError:
+                await services.make_durable(view)
+                raise
             services.check(client, on_topic("DELETE", topic.name))
             try:
                 # Only this revision: another topic may have the name by now.

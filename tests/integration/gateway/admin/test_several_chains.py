@@ -5,10 +5,24 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from kafka import TopicPartition as PythonPartition
 from kafka import errors as kafka_errors
 from kafka.admin import AbortTransactionSpec, KafkaAdminClient
@@ -18,11 +32,24 @@ from tests.harness.executors import DeferredExecutor
 from tests.helpers.connections import connection_of
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_wire import ServedStore
+from txnstore.core.authorization.model import Acl
 from txnstore.core.model import TopicPartition
+from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway.apis import Api
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import create_on, open_on
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import Fault, FaultStore, no_faults, on
+
+_FILTER = AclBindingFilter(
+    ResourceType.TOPIC,
+    "t",
+    ResourcePatternType.LITERAL,
+    "User:x",
+    "*",
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
 
 
 @pytest.fixture
@@ -152,3 +179,38 @@ def _wait_for_both(served: list[ServedStore]) -> None:
             return
         threading.Event().wait(0.05)
     pytest.fail("the gateways do not know each other")
+
+
+@pytest.mark.parametrize("call", ["create", "delete", "enlarge", "delete rules"])
+def test_what_was_done_already_is_answered_only_if_it_is_durable(call: str) -> None:
+    """A client repeats a request after a timeout, and takes "exists already" for success, as it does with a broker."""
+    objects = FaultStore(MemoryStore())
+    rule = Acl("User:x", "ALLOW", "READ", "TOPIC", "t")
+    with create_on(objects, principal="User:ANONYMOUS") as store, serving(store) as gateway:
+        admin = AdminClient(ServedStore(store, gateway).librdkafka())
+        store.create_topic("t")
+        store.acls.create(rule)
+        store.acls.enable("User:ANONYMOUS")
+        calls: dict[str, tuple[Callable[[Store], object], Callable[[], Any]]] = {
+            "create": (lambda other: other.create_topic("u"), lambda: admin.create_topics([NewTopic("u", 1, 1)])),
+            "delete": (lambda other: other.delete_topic("t"), lambda: admin.delete_topics(["t"])),
+            "enlarge": (
+                lambda other: other.alter_topic("t", 2),
+                lambda: admin.create_partitions([NewPartitions("t", 2)]),
+            ),
+            "delete rules": (lambda other: other.acls.delete(rule), lambda: admin.delete_acls([_FILTER])),
+        }
+        begin, repeat = calls[call]
+        with open_on(objects, principal="User:ANONYMOUS") as other:
+            objects.plan = on(Fault.UNSYNCED, "put_if_absent", key_contains="/entries/", times=None)
+            with pytest.raises(UnknownOutcomeError):
+                begin(other)
+            objects.plan = no_faults
+        assert objects.unsynced
+        (future,) = repeat().values()
+        if call == "delete rules":
+            assert future.result(30) == []
+        else:
+            with pytest.raises(KafkaException, match=r"already|there is no topic|Unknown topic"):
+                future.result(30)
+        assert objects.unsynced == []
