@@ -77,12 +77,13 @@ def _options(name: str, **defaults: int | str) -> argparse.ArgumentParser:
 
 
 def simulate(arguments: list[str]) -> Iterator[Command]:
-    """Run --seeds N of the simulation from --first on, four fifths without gateways, a fifth of sharing processes."""
+    """Run --seeds N of the simulation from --first on: four fifths without gateways, a fifth of each special world."""
     options = _options("simulate", seeds=10_000, first=0).parse_args(arguments)
     first = ["--first", str(options.first)]
     yield _module("harness.simulation", "--gateways", "--seeds", str(options.seeds), arguments=first)
     yield _module("harness.simulation", "--seeds", str((options.seeds * 4 + 4) // 5), arguments=first)
     yield _module("harness.simulation", "--committers", "--seeds", str((options.seeds + 4) // 5), arguments=first)
+    yield _module("harness.simulation", "--cuts", "--seeds", str((options.seeds + 4) // 5), arguments=first)
 
 
 def _on_server(name: str) -> Instrument:

@@ -62,6 +62,7 @@ class Power:
         self._scheduler = scheduler
         self._rng = rng
         self._left = settings.losses
+        self._is_near = False
         self._buckets = buckets
         self._trace = trace
         self._eras: dict[str, int] = {}
@@ -72,11 +73,13 @@ class Power:
 
     def sync_failed(self) -> None:
         """Perhaps the power is lost soon: immediately, after the next requests, or after those of other processes."""
-        if self._left > 0 and self._rng.random() < 0.3:
+        if self._left > 0 and not self._is_near and self._rng.random() < 0.3:
             self._left -= 1
-            self._scheduler.later(self._rng.choice((0, 5, 50, 2_000, 60_000)), self._lose)
+            self._is_near = True
+            self._scheduler.later(self._rng.choice((0, 5, 50, 2_000, 20_000, 60_000)), self._lose)
 
     def _lose(self) -> None:
+        self._is_near = False
         self.end_all()
         self._trace.append(Step(self._scheduler.now, "", "", "", "", POWER_LOST))
         archive = dict(self._buckets[0].archive)

@@ -67,6 +67,8 @@ PUBLISHERS = ("publish:t/2", "publish:t/3", "engine:e/3", "engine:e/4")
 ALTERERS = ("widen:v/2", "widen:v/3", "govern:n/2")
 #: They coordinate one classic group, both at the same time.
 GATEWAYS = ("gateway:q/2", "gateway:q/3")
+#: They keep what they were told elsewhere: operators who repeat calls, a backup, a streaming query.
+KEEPERS = ("repeat:o/3", "repeat:o/4", "backup:b/3", "query:q/4")
 #: Clients of transactions v1, two of them of one id.
 SESSIONS = ("session:v1/1", "session:v1/2", "session:v2/1")
 #: The world of gateways: their processes, and their clients: members of two groups, producers of two ids. The first
@@ -100,6 +102,7 @@ _CROWDS = (
     ("gateways", 0.3, GATEWAYS),
     ("sessions", 0.3, SESSIONS),
     ("publishers", 0.25, PUBLISHERS),
+    ("keepers", 0.12, KEEPERS),
 )
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
@@ -249,6 +252,24 @@ def with_committers(settings: Settings) -> Settings:
     )
 
 
+def with_power_cuts(settings: Settings) -> Settings:
+    """The same with keepers on a disk that often fails to sync, and with few others, who would sync for them."""
+    rng = random.Random(f"power cuts/{settings.seed}")
+    kinds = ("producer", "plain", "copy", "tidy", "recover")
+    others = [actor for actor in EVERYBODY if actor.partition(":")[0] in kinds and rng.random() < 0.3]
+    publishers = PUBLISHERS[:1] if rng.random() < 0.3 else ()
+    return replace(
+        settings,
+        actors=(*others, *rng.sample(KEEPERS, rng.choice((1, 2, 4))), *publishers),
+        chains=rng.choice((1, 1, 3)),
+        mishaps=rng.choice(((), _SOME)),
+        syncs=rng.choice((0.05, 0.1, 0.2)),
+        losses=rng.choice((2, 4, 6)),
+        hidden=0.0,
+        lease_ms=0,
+    )
+
+
 def of_gateways(seed: int, chains: int | None = None) -> Settings:
     """The settings of a seed in the world of gateways, which has little else: a run takes a tenth of the time."""
     rng = random.Random(f"gateways/{seed}")
@@ -280,6 +301,7 @@ def drawn(
     tables: bool = False,
     alterations: bool = False,
     committers: bool = False,
+    cuts: bool = False,
 ) -> Settings:
     """The settings that a seed stands for.
 
@@ -291,9 +313,11 @@ def drawn(
         tables: In any case with publishers of tables.
         alterations: With topics that are altered.
         committers: With processes that share entries.
+        cuts: With power cuts, and those who keep elsewhere what they were told.
     """
     settings = of_gateways(seed, chains) if gateways else settings_of(seed, chains)
     settings = under_rules(settings) if rules else settings
     settings = with_alterations(settings) if alterations else settings
     settings = with_committers(settings) if committers else settings
+    settings = with_power_cuts(settings) if cuts else settings
     return with_tables(settings) if tables else settings

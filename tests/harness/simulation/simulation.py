@@ -21,6 +21,7 @@ from tests.harness.simulation.gateways import Gateway, kept
 from tests.harness.simulation.handing import Handing, carried
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
+from tests.harness.simulation.keeping import Archivist, Query, Repeater, kept_elsewhere
 from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.lost_objects import Loser, put_back
@@ -90,6 +91,9 @@ _KINDS: dict[str, type[Actor]] = {
     "engine": Engine,
     "widen": Widener,
     "govern": Governor,
+    "repeat": Repeater,
+    "backup": Archivist,
+    "query": Query,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -177,6 +181,7 @@ def _look(world: World) -> Iterator[str]:
         yield from occupied(world)
         yield from cleaned(world, store, journal)
         yield from shared(world, store)
+        yield from kept_elsewhere(world, store, journal)
         yield from altered(world, store)
         yield from returned(world, store)
         yield from found_by_checker(history, world.copied, journal, final)

@@ -254,8 +254,28 @@ class Bucket(MemoryStore):
             self.hints.setdefault(key, []).append(data)
 
 
+class Copies(Bucket):
+    """A backup: its entries are copies, which no process creates."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        super().__init__(clock)
+        self.lasting = False
+        self.root = "memory://copies"
+
+    def put(self, key: str, data: bytes) -> None:
+        before = self._objects.get(key)
+        MemoryStore.put(self, key, data)
+        self._changed(key, before)
+
+    def clear(self) -> None:
+        """An operator empties the place."""
+        self.remove([*self._objects])
+
+
 class SimulatedStorage:
     """An :class:`~txnstore.storage.base.ObjectStore` for one process. After its crash every request raises that."""
+
+    identity = MemoryStore.identity
 
     def __init__(
         self,

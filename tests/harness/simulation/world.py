@@ -22,7 +22,16 @@ from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.site import Site
 from tests.harness.simulation.stale_absence import HiddenEntries
-from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedFolder, SimulatedStorage, Step, is_hint
+from tests.harness.simulation.storage import (
+    WRITES,
+    Bucket,
+    Copies,
+    Mishap,
+    SimulatedFolder,
+    SimulatedStorage,
+    Step,
+    is_hint,
+)
 from tests.helpers import keys
 from tests.helpers.keys import FixedRuntime
 from txnstore.connection import Connection
@@ -122,6 +131,8 @@ class World:
         self.nodes: list[Node] = []
         self.clients: set[str] = set()
         self.readers: list[Actor] = []
+        #: Those who keep what they were told elsewhere.
+        self.keepers: list[Actor] = []
         #: What engines have read of tables, and the heads of each cut that a publisher got.
         self.looks: list[Look] = []
         self.cuts: dict[int, tuple[int, ...]] = {}
@@ -131,7 +142,11 @@ class World:
         self.site.bucket.lasting = False
         #: The outage for all processes.
         self.away = Away()
-        self.power = Power(self.scheduler, self.rng("power"), settings, (self.bucket, self.site.bucket), self.trace)
+        #: A backup in another folder of the same disk, and the heads of its last acknowledged cut.
+        self.copies = Copies(lambda: EPOCH_MS + self.scheduler.now)
+        self.copied_heads: tuple[int, ...] = ()
+        buckets = (self.bucket, self.site.bucket, self.copies)
+        self.power = Power(self.scheduler, self.rng("power"), settings, buckets, self.trace)
         #: The columns of each row that was sent to the topic that gets columns, by value, and those acknowledged.
         self.widened: dict[int, list[str]] = {}
         self.acknowledged: set[int] = set()
@@ -271,6 +286,21 @@ class World:
         for chain in store._connection.load():
             chain._checkpoint_every = settings.checkpoint_every
         return process
+
+    def other_folder(self, process: Process) -> ObjectStore:
+        """The folder of the backup, for a process; nothing goes wrong there but syncs."""
+        name, syncs = process.name, self.settings.syncs
+        rng = self.rng(f"{name}/other folder")
+
+        def mishap(operation: str, _: str) -> Mishap | None:
+            return Mishap.SYNC if operation in WRITES and rng.random() < syncs else None
+
+        creates = Creates(self.scheduler, rng, 0.0, self.anomalies)
+        storage = SimulatedFolder(self.copies, self.scheduler, name, rng, mishap, self.trace, creates)
+        storage.sync_failed = self.power.sync_failed
+        self.power.storages.append(storage)
+        sleep = process.store._connection.runtime.sleep
+        return RetryingStore(storage, attempts=3, sleep=sleep, rng=rng)
 
     def _connection(
         self, objects: ObjectStore, runtime: Runtime, principal: str, meeting: Meeting | None
