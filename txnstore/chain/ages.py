@@ -26,8 +26,8 @@ from txnstore.errors import TxnStoreError
 
 _LOG = logging.getLogger(__name__)
 
-#: The most marks of a chain, and the most modification times in memory.
-_MAX_MARKS, _MAX_TIMES = 512, 4_096
+#: The most known heads of a chain, and the most modification times, and answers of the storage, in memory.
+_MAX_KNOWN_HEADS, _MAX_TIMES = 512, 4_096
 #: The storage is asked about one entry this many times at most per length of a lease or timeout.
 _REQUESTS_PER_LENGTH = 4
 
@@ -63,19 +63,20 @@ class _KnownHeads:
 
     def add(self, stamp: int, known_at: int, read_at: int | None) -> None:
         """Add the newest known entry by its time; ``read_at``: when the head was read, None if it was not."""
-        marks = self._known_heads
-        if marks and stamp <= marks[-1].stamp:
-            marks[-1].last_head = read_at if read_at is not None else marks[-1].last_head
+        heads = self._known_heads
+        if heads and stamp <= heads[-1].stamp:
+            heads[-1].last_head = read_at if read_at is not None else heads[-1].last_head
             return
-        if len(marks) >= _MAX_MARKS:
-            del marks[1::2]  # Without a mark, an entry seems to be as young as the next one: never too old.
-        marks.append(_KnownHead(stamp, known_at, read_at))
+        if len(heads) >= _MAX_KNOWN_HEADS:
+            del heads[1::2]  # A forgotten entry seems to be as young as the next known one: never too old.
+        heads.append(_KnownHead(stamp, known_at, read_at))
 
     def bounds(self, stamp: int, now: int) -> tuple[int, int | None]:
         """Return the least and the greatest possible age (None: no limit) of the entry with this time, in ms."""
         place = bisect_left(self._known_heads, stamp, key=_stamp_of)
+        # It is older than the first known entry that is not earlier, or is that entry.
         min_age = now - self._known_heads[place].first_known if place < len(self._known_heads) else 0
-        # An earlier entry was the head then, so this one did not exist.
+        # When the known entry before it was the head, it did not exist.
         absent_at = self._known_heads[place - 1].last_head if place else None
         max_age = now - absent_at if absent_at is not None else None
         return min_age, max_age
@@ -85,12 +86,12 @@ class _AgeAnswer(NamedTuple):
     """The answer of the storage about the age of an entry.
 
     Attributes:
-        at: When it was asked, in monotonic ms.
-        least_ms: The least age that the entry had then, in ms, as far as is known.
+        asked_at: When it was asked, in monotonic ms.
+        min_age: The least age that the entry had then, in ms, as far as is known.
     """
 
-    at: int
-    least_ms: int
+    asked_at: int
+    min_age: int
 
 
 class Ages:
@@ -147,33 +148,34 @@ class Ages:
                 return True
             if max_age is not None and max_age <= length_ms:
                 return False
-            wall_clock = self._runtime.clock()
-            is_future = stamp > wall_clock
-            if not is_future and max(wall_clock, state.timestamp) - stamp <= length_ms:
+            if not self._may_be_over(state, stamp, length_ms):
                 return False
             answer = self._answers.get((state.chain, stamp))
-            least_ms = answer.least_ms + now - answer.at if answer is not None else 0
-            if least_ms > length_ms:
+            min_age = answer.min_age + now - answer.asked_at if answer is not None else 0
+            if min_age > length_ms:
                 return True
-            if answer is not None and now - answer.at < length_ms / _REQUESTS_PER_LENGTH:
+            if answer is not None and now - answer.asked_at < length_ms / _REQUESTS_PER_LENGTH:
                 return False
-            self._keep_answer(state.chain, stamp, _AgeAnswer(now, least_ms))
+            # Before the request: until the next one is due, other threads do not ask, nor does this one if it fails.
+            self._keep_answer(state.chain, stamp, _AgeAnswer(now, min_age))
         try:
-            if stamp > self.newest_older_than(state, length_ms + 1):
-                return False
+            is_over = stamp <= self.newest_older_than(state, length_ms + 1)
+        except TxnStoreError as error:
+            extra = {"chain": state.chain, "stamp": stamp, "error": str(error)}
+            _LOG.warning("the age of an entry is unknown: %s", error, extra=extra)
+            return False
+        if is_over:
             with self._lock:
                 self._keep_answer(state.chain, stamp, _AgeAnswer(now, length_ms + 1))
-            return True
-        except TxnStoreError as error:
-            _LOG.warning(
-                "the age of an entry is unknown: %s",
-                error,
-                extra={"chain": state.chain, "stamp": stamp, "error": str(error)},
-            )
-            return False
+        return is_over
+
+    def _may_be_over(self, state: State, stamp: int, length_ms: int) -> bool:
+        """Whether it is worth a request to ask the storage: by the wall clock, the newest entry, or a future time."""
+        wall_clock = self._runtime.clock()
+        return stamp > wall_clock or max(wall_clock, state.timestamp) - stamp > length_ms
 
     def _keep_answer(self, chain: int, stamp: int, answer: _AgeAnswer) -> None:
-        """Keep the storage's answer about an entry, so that the next request can wait. With the lock held."""
+        """Keep the storage's answer about an entry. The caller holds the lock."""
         if len(self._answers) >= _MAX_TIMES:
             self._answers.clear()
         self._answers[chain, stamp] = answer
@@ -191,21 +193,22 @@ class Ages:
         limit = self._objects.now_ms() - age_ms
         boundaries = self._boundaries[state.chain]
         first = min(boundaries.last().sequence, state.sequence)
+        # Find neighbours: `old` was written by the limit (or is `first`), `young` after it (or is past the head).
         # Doubling steps back from the head first: what is asked for is usually recent.
-        low, high, step = state.sequence, state.sequence + 1, 1
-        while low > first and self._modified_ms(state.chain, low) > limit:
-            low, high, step = max(low - step, first), low, step * 2
-        while high - low > 1:
-            middle = (low + high) // 2
+        old, young, step = state.sequence, state.sequence + 1, 1
+        while old > first and self._modified_ms(state.chain, old) > limit:
+            old, young, step = max(old - step, first), old, step * 2
+        while young - old > 1:
+            middle = (old + young) // 2
             if self._modified_ms(state.chain, middle) <= limit:
-                low = middle
+                old = middle
             else:
-                high = middle
-        if low == first:
+                young = middle
+        if old == first:
             return boundaries.timestamp_before(limit)
-        if low == state.sequence:
+        if old == state.sequence:
             return state.timestamp
-        key = self._keys.entry(state.chain, high)
+        key = self._keys.entry(state.chain, young)
         return decode_entry(key, self._objects.get(key)).timestamp - 1
 
     def _modified_ms(self, chain: int, sequence: int) -> int:
