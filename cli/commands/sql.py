@@ -14,7 +14,7 @@ from txnstore.cli.values import Integer, parse_earlier_snapshot
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import duckdb
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from txnstore.read.plan import IsolationLevel
@@ -114,7 +114,7 @@ def _read_query() -> str:
 
 
 def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) -> None:
-    """Run the statements of a query; results of leading queries are shown, too."""
+    """Run the statements of a query; print the result of the last one, and of leading ones that only read."""
     import duckdb
 
     from txnstore.sql.session import errors_of
@@ -123,30 +123,32 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
     with connection:
         try:
             with errors_of(connection, query):
-                *leading_statements, last_statement = parse(connection, query)
-                for statement in leading_statements:
-                    # The result of a leading statement that changes something is not shown.
-                    is_query = statement.expected_result_type == [duckdb.ExpectedResultType.QUERY_RESULT]
-                    _run_statement(app, connection, statement.query, max_rows if is_query else None)
-                _run_statement(app, connection, last_statement.query, max_rows)
+                statements = parse(connection, query)
+                for statement in statements:
+                    only_reads = statement.expected_result_type == [duckdb.ExpectedResultType.QUERY_RESULT]
+                    is_shown = only_reads or statement is statements[-1]
+                    _run_statement(app, connection, statement.query, max_rows if is_shown else 0)
         except duckdb.Error as error:
-            msg = str(error).split("\n\nLINE")[0]
-            is_unknown_name = isinstance(error, duckdb.CatalogException)
-            advice = " ".join(getattr(error, "__notes__", ()))
-            raise CommandError(
-                msg, advice or ("`txnstore sql 'SHOW ALL TABLES'` shows all." if is_unknown_name else "")
-            ) from error
+            raise _command_error(error) from error
 
 
-def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max_rows: int | None) -> None:
-    """Run a statement and print its result, if there is one; with ``max_rows`` None, do not print it."""
+def _command_error(error: duckdb.Error) -> CommandError:
+    """The error to show: DuckDB's message without the quoted line, with the advice that ``errors_of`` has noted."""
+    import duckdb
+
+    advice = " ".join(getattr(error, "__notes__", ()))
+    if not advice and isinstance(error, duckdb.CatalogException):  # The query names what does not exist.
+        advice = "`txnstore sql 'SHOW ALL TABLES'` shows all."
+    return CommandError(str(error).split("\n\nLINE")[0], advice)
+
+
+def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max_rows: int) -> None:
+    """Run a statement and print its result, if there is one; with ``max_rows`` 0, do not print it."""
     from txnstore.sql.interrupts import interruptible
 
-    relation: Any = interruptible(connection, lambda: connection.sql(statement))
-    if relation is not None and max_rows is not None:
-        text_relation = _with_text_columns(relation)
-        reader = interruptible(connection, lambda: text_relation.to_arrow_reader(_BATCH_ROWS))
-        _print(app, connection, reader, _distinct_names(relation.columns), max_rows)
+    result: DuckDBPyRelation | None = interruptible(connection, lambda: connection.sql(statement))
+    if result is not None and max_rows:
+        _print(app, connection, result, max_rows)
 
 
 def _with_text_columns(relation: DuckDBPyRelation) -> DuckDBPyRelation:
@@ -168,13 +170,14 @@ def _needs_text(kind: Any) -> bool:
     return kind.id in _NOT_IN_ARROW or any(map(_needs_text, inner_types))
 
 
-def _print(
-    app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, names: list[str], max_rows: int
-) -> None:
-    """Print the rows of a result, as a table the first ``max_rows`` of them."""
+def _print(app: App, connection: DuckDBPyConnection, result: DuckDBPyRelation, max_rows: int) -> None:
+    """Print all rows of a result as JSON lines, or the first ``max_rows`` as a table. An interrupt ends it."""
     from txnstore.sql.interrupts import interruptible
     from txnstore.values.python import python_rows
 
+    names = _distinct_names(result.columns)
+    text_result = _with_text_columns(result)
+    reader = interruptible(connection, lambda: text_result.to_arrow_reader(_BATCH_ROWS))
     batches = iter(lambda: interruptible(connection, lambda: next(reader, None)), None)
     rows = (row for batch in batches for row in python_rows(batch.rename_columns(names)))
     if app.out.as_json:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary, ref
 from txnstore.connection import Connection
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.model import Isolation
+from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.phrases import some
 from txnstore.read.expired import judge_missing_segment
@@ -54,7 +55,9 @@ class Session:
         #: In the view ``txn.snapshot``, which SQL can replace: no other session may be guessed.
         self.number = secrets.randbits(62)
         self._files = ref(files)
+        #: The SELECT of each view that the database shows, by the quoted name of the view.
         self._views: dict[str, str] = {}
+        #: The rules by which it shows topics.
         self._rules: Authorization | None = None
         self._lock = ForkLock()
         files.owner = self
@@ -63,26 +66,29 @@ class Session:
     def show(self, database: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
         """Move all views to the snapshot in one transaction: no query sees views of two snapshots."""
         with self._lock.own:
-            rules = self.connection.authorization
+            rules = self.connection.authorization  # Before the plans, which check them: they may change meanwhile.
             view = snapshot.view
-            names = view_names(view)
-            plans: dict[str, TopicPlan] = {}
-            for topic in view.sorted_topics():
-                plans[quote(names[topic.name])] = plan_topic(self.connection, topic, view, self.isolation)
+            plans = self._plan_topics(view)
             folder = f"state/{view.sequence}"
             topic_files = {path: file for plan in plans.values() for path, file in plan.files.items()}
             self.files.add(topic_files | inspection_files(folder, self.connection, view))
-            if rules is not self._rules:  # Files of a topic that may not be read any more.
-                self.files.forget_earlier()
+            if rules is not self._rules:
+                self.files.forget_earlier()  # Some may be of topics that the principal may not read any more.
             own_tables = _own_tables(database)
             for name in [name for name in plans if name.lower() in own_tables]:
-                topic = plans.pop(name).topic
-                _LOG.warning(
-                    "topic not shown: the DuckDB connection has a table of its name", extra={"topic": topic.name}
-                )
+                extra = {"topic": plans.pop(name).topic.name}
+                _LOG.warning("topic not shown: the DuckDB connection has a table of its name", extra=extra)
             inspection = inspection_views(inspected(folder, view, self.isolation, self.number))
             self._views = self._replace_until_shown(database, plans, inspection, own_tables)
             self._rules = rules
+
+    def _plan_topics(self, view: View) -> dict[str, TopicPlan]:
+        """The plan of the view of each topic, by the quoted name of the view."""
+        names = view_names(view)
+        return {
+            quote(names[topic.name]): plan_topic(self.connection, topic, view, self.isolation)
+            for topic in view.sorted_topics()
+        }
 
     def _replace_until_shown(
         self,
@@ -91,12 +97,12 @@ class Session:
         inspection: dict[str, str],
         own_tables: Container[str],
     ) -> dict[str, str]:
-        """Replace the views; return those that are shown.
+        """Replace the views; return the SELECT of each view that is shown.
 
         Args:
             plans: The plans of topics by the name of the view; one that DuckDB refuses becomes a view that says why.
-            inspection: The other views.
-            own_tables: The names that the database has tables of.
+            inspection: The SELECT of each view of the schema ``txn``, by the name of the view.
+            own_tables: See :func:`_own_tables`.
         """
         while True:
             views = {name: plan.select for name, plan in plans.items()} | inspection
@@ -115,6 +121,7 @@ class Session:
         """Replace all views in a transaction; or none, and return the view that DuckDB refuses, and why."""
         import duckdb
 
+        # A view without a topic is dropped; not a table that the user has created under its name meanwhile.
         removed_views = sorted(name for name in self._views.keys() - views.keys() if name.lower() not in own_tables)
         statements = [("", f"DROP VIEW IF EXISTS {name}") for name in removed_views]
         statements += [

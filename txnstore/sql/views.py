@@ -102,6 +102,7 @@ def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> st
     groups = plan.groups()
     appended_files = sum(len(group.files) for group in groups if group.layout is Layout.APPENDED)
     partitions = plan.columns.topic.partitions
+    # Partitions per SELECT of appended files.
     width = partitions if appended_files <= _FEW else -(-partitions // _MAX_BRANCHES)
     groups = [branch for group in groups for branch in _split_into_branches(group, width)]
     branches = [_Branch(plan.columns, group, locate).select() for group in groups]
@@ -111,12 +112,12 @@ def topic_select(plan: RowPlan, locate: Locate, fresh: Sequence[str] = ()) -> st
 
 
 def _split_into_branches(group: Group, width: int) -> list[Group]:
-    """The files of a group that one branch reads: appended ones of ``width`` partitions."""
-    if group.layout is Layout.MERGED_SHARED:
-        return group.by(lambda file: file.segment.key) if group.cut else [group]
-    if group.layout is Layout.MERGED:
-        return [group]
-    return group.by(lambda file: file.slices[0].tp.partition // width)
+    """Divide the files of a group into those that one SELECT reads: appended ones by ``width`` partitions."""
+    if group.layout is Layout.APPENDED:
+        return group.by(lambda file: file.slices[0].tp.partition // width)  # Such a file has one slice.
+    if group.layout is Layout.MERGED_SHARED and group.cut:
+        return group.by(lambda file: file.segment.key)
+    return [group]
 
 
 def read_parquet(
