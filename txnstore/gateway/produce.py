@@ -332,43 +332,37 @@ class Produce:
         Returns:
             The errors by number of the batch, and the number of decoded batches: those behind need too much memory now.
         """
-        rows, refusals, count = _decode_rows(batches)
-        groups: dict[tuple[str, int, int], list[int]] = {}
+        decoded = _decode_rows(batches)
+        indexes_by_writer: dict[tuple[str, int, int], list[int]] = {}
         chains = len(self._services.connection.chains)
-        for index in rows:
+        for index in decoded.rows:
             batch = batches[index]
             key = batch.topic.topic_id, batch.topic.version, chain_of_partition(batch.tp, chains)
-            groups.setdefault(key, []).append(index)
+            indexes_by_writer.setdefault(key, []).append(index)
         uploads: list[list[int]] = []
-        for indexes in groups.values():
+        for indexes in indexes_by_writer.values():
             config = writer_of(batches[indexes[0]].topic).config
             if sum(len(batches[index].raw_batch.data) for index in indexes) <= config.inline_bytes:
                 # In a store with several chains each command may get an entry of its own, with all of its bytes.
                 ordered_indexes = sorted(indexes, key=lambda index: batches[index].tp.partition)
                 for shared_indexes in [ordered_indexes] if chains == 1 else [[index] for index in indexes]:
-                    self._encode(batches, rows, shared_indexes, refusals, inlined=True)
+                    self._encode(decoded, shared_indexes, inlined=True)
             else:
                 uploads += _segment_groups(batches, indexes, config.segment_own_bytes)
         pool = self._services.connection.pool
-        tasks = [pool.submit(self._upload, batches, rows, indexes, refusals) for indexes in uploads[1:]]
+        tasks = [pool.submit(self._upload, decoded, indexes) for indexes in uploads[1:]]
         for indexes in uploads[:1]:
-            self._upload(batches, rows, indexes, refusals)
+            self._upload(decoded, indexes)
         for task in tasks:
             task.result()
-        return refusals, count
+        return decoded.refusals, decoded.count
 
-    def _upload(
-        self,
-        batches: Sequence[StagedBatch],
-        rows: Mapping[int, pa.Table],
-        indexes: Sequence[int],
-        refusals: dict[int, Exception],
-    ) -> None:
-        """Encode batches as one segment and upload it; an error becomes the refusal of each."""
-        data = self._encode(batches, rows, indexes, refusals, inlined=False)
+    def _upload(self, decoded: _DecodedBatches, indexes: Sequence[int]) -> None:
+        """Encode these batches, which have one topic, as one segment and upload it; an error refuses each."""
+        data = self._encode(decoded, indexes, inlined=False)
         if data is None:
             return
-        connection, first_batch = self._services.connection, batches[indexes[0]]
+        connection, first_batch = self._services.connection, decoded.batches[indexes[0]]
         assert first_batch.new_batch is not None
         key, what = first_batch.new_batch.segment.object, f"a segment of {first_batch.tp.topic}"
         try:
@@ -377,33 +371,28 @@ class Produce:
                 lambda: False, connection.measurements.count_retry,
             )  # fmt: skip
         except TxnStoreError as error:  # Its traceback would keep the batches, after their bytes count.
-            refusals.update(dict.fromkeys(indexes, error.with_traceback(None)))
+            decoded.refuse(indexes, error.with_traceback(None))
 
-    def _encode(
-        self,
-        batches: Sequence[StagedBatch],
-        rows: Mapping[int, pa.Table],
-        indexes: Sequence[int],
-        refusals: dict[int, Exception],
-        *,
-        inlined: bool,
-    ) -> bytes | None:
-        """Encode batches as one segment, and describe each; return its bytes, or None if they cannot be encoded."""
-        connection = self._services.connection
+    def _encode(self, decoded: _DecodedBatches, indexes: Sequence[int], *, inlined: bool) -> bytes | None:
+        """Encode these batches, which have one topic, as one segment, and set the ``new_batch`` of each.
+
+        Returns:
+            The bytes of the segment; None if they cannot be encoded, and the error refuses each.
+        """
+        connection, batches = self._services.connection, decoded.batches
         writer = writer_of(batches[indexes[0]].topic)
-        tables = [(batches[index].tp, rows[index]) for index in indexes]
+        tables = [(batches[index].tp, decoded.rows[index]) for index in indexes]
         try:
             encoded_segment = encode_rows(connection.runtime, writer, tables, connection.chain.now(), inlined=inlined)
         except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
-            refusals.update(dict.fromkeys(indexes, error))
+            decoded.refuse(indexes, error)
             return None
         for index, new_batch in zip(indexes, encoded_segment.batches, strict=True):
             raw_batch = batches[index].raw_batch
             # aiokafka numbers batches from 0 on though no producer id goes with the numbers; brokers look at neither.
-            is_numbered = raw_batch.producer_id >= 0
-            batches[index].new_batch = (
-                replace(new_batch, base_sequence=raw_batch.base_sequence) if is_numbered else new_batch
-            )
+            if raw_batch.producer_id >= 0:
+                new_batch = replace(new_batch, base_sequence=raw_batch.base_sequence)
+            batches[index].new_batch = new_batch
         return encoded_segment.data
 
     # Commits ----------------------------------------------------------------------------------------------------------
@@ -566,11 +555,28 @@ def _is_quick(batches: Sequence[StagedBatch]) -> bool:
     return all(writer.schema is None and size <= writer.config.inline_bytes for writer in writers)
 
 
-def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
-    """Decode batches into rows of the stored schemas of their topics, by number; and the errors of the others.
+@dataclass(frozen=True, slots=True)
+class _DecodedBatches:
+    """The batches of a flush and what is known of each, by its index in ``batches``. Threads refuse different ones.
 
-    Also return the number of decoded batches: at least one, without those at the end that need too much memory.
+    Attributes:
+        rows: The rows of those that were decoded, in the stored schemas of their topics.
+        refusals: The errors of the others.
+        count: How many were tried: at least one, without those at the end that need too much memory now.
     """
+
+    batches: Sequence[StagedBatch]
+    rows: Mapping[int, pa.Table]
+    refusals: dict[int, Exception]
+    count: int
+
+    def refuse(self, indexes: Sequence[int], error: Exception) -> None:
+        """Refuse these batches."""
+        self.refusals.update(dict.fromkeys(indexes, error))
+
+
+def _decode_rows(batches: Sequence[StagedBatch]) -> _DecodedBatches:
+    """Decode batches into rows of the stored schemas of their topics, and note the error of each other one."""
     keyed_batches = {index for index, batch in enumerate(batches) if _needs_keys(writer_of(batch.topic))}
     decoded_records = to_table([batch.raw_batch for batch in batches], keyed_batches=keyed_batches)
     rows: dict[int, pa.Table] = {}
@@ -595,7 +601,7 @@ def _decode_rows(batches: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], d
             refusals[index] = InvalidBatchError(str(error))
         except TxnStoreError as error:
             refusals[index] = error
-    return rows, refusals, len(decoded_records.counts)
+    return _DecodedBatches(batches, rows, refusals, len(decoded_records.counts))
 
 
 def _needs_keys(writer: TopicWriter) -> bool:

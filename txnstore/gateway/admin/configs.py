@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -100,14 +100,26 @@ _GROUP_PROPERTIES = {
 _DEFAULTS = Properties().as_texts()
 
 
+class _Synonym(NamedTuple):
+    """A value of a setting, and where it comes from: under the name that the setting has there."""
+
+    name: str
+    value: str
+    source: Source
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A setting with its value."""
+    """A setting with its value.
+
+    Attributes:
+        sources: Its values, the effective one first; empty if only the default of a topic applies.
+    """
 
     name: str
     value: str
     type: SettingType
-    sources: tuple[tuple[str, str, Source], ...]
+    sources: tuple[_Synonym, ...]
     help: str
     read_only: bool
 
@@ -118,9 +130,9 @@ class _Entry:
             "name": self.name,
             "value": self.value,
             "read_only": self.read_only,
-            "config_source": int(self.sources[0][2] if self.sources else Source.DEFAULT),
+            "config_source": int(self.sources[0].source if self.sources else Source.DEFAULT),
             "is_sensitive": False,
-            "synonyms": [{"name": name, "value": text, "source": int(source)} for name, text, source in synonyms],
+            "synonyms": [{"name": each.name, "value": each.value, "source": int(each.source)} for each in synonyms],
             "config_type": _TYPES[self.type],
             "documentation": self.help if include_documentation else None,
         }
@@ -154,20 +166,21 @@ def settings_fields(
 
 def _topic_entry(setting: Setting, config: TopicConfig, properties: Properties) -> _Entry:
     """Return a topic setting: its value, and where it comes from: the topic, a property, or the default."""
-    sources: list[tuple[str, str, Source]] = []
+    sources: list[_Synonym] = []
     if setting.name in config.explicit:
-        sources.append((setting.name, config.explicit[setting.name], Source.TOPIC))
+        sources.append(_Synonym(setting.name, config.explicit[setting.name], Source.TOPIC))
     if setting.name in _BROKER_NAMES:
         sources += _property_sources(_BROKER_NAMES[setting.name], properties, text_of(setting.default))
-    current_value = sources[0][1] if sources else text_of(setting.default)
+    current_value = sources[0].value if sources else text_of(setting.default)
     return _Entry(setting.name, current_value, setting.type, tuple(sources), setting.help, read_only=False)
 
 
-def _property_sources(name: str, properties: Properties, default: str = "") -> list[tuple[str, str, Source]]:
+def _property_sources(name: str, properties: Properties, default: str = "") -> list[_Synonym]:
     """The sources of the value of a gateway's property; ``default`` is for one that the gateway lacks."""
     default = _DEFAULTS.get(name, default)
     text = properties.as_texts().get(name, default)
-    return [(name, text, Source.STATIC_BROKER)] * (text != default) + [(name, default, Source.DEFAULT)]
+    given = [_Synonym(name, text, Source.STATIC_BROKER)] if text != default else []
+    return [*given, _Synonym(name, default, Source.DEFAULT)]
 
 
 class Configs:
@@ -211,24 +224,23 @@ class Configs:
             "include_synonyms": bool(field_value(request.body, "include_synonyms", False)),
             "include_documentation": bool(field_value(request.body, "include_documentation", False)),
         }
-        match kind:
-            case ResourceKind.TOPIC:
-                check_topic_name(name)
-                view = await self._services.view_with(lambda view: name in view.topics)
-                return settings_fields(topic_of(view, name), self._services.properties, keys, **options)
-            case ResourceKind.BROKER if name == "":
-                return ()  # The settings of the whole cluster: there are none.
-            case ResourceKind.BROKER:
-                self._check_node(name)
-                entries = _broker_entries(self._services, client)
-            case ResourceKind.BROKER_LOGGER:
-                self._check_node(name)
-                entries = []
-            case _ if not name:
-                raise RefusedError(ErrorCode.invalid_request, "the name of the resource is empty")
-            case kind:
-                entries = _group_entries(self._services) if kind is ResourceKind.GROUP else []
+        if kind is ResourceKind.TOPIC:
+            check_topic_name(name)
+            view = await self._services.view_with(lambda view: name in view.topics)
+            return settings_fields(topic_of(view, name), self._services.properties, keys, **options)
+        entries = self._entries_without_topic(kind, name, client)
         return [entry.fields(**options) for entry in entries if not keys or entry.name in keys]
+
+    def _entries_without_topic(self, kind: ResourceKind, name: str, client: Client) -> Sequence[_Entry]:
+        """Return all settings of a resource that is no topic."""
+        if kind is ResourceKind.BROKER and name == "":
+            return ()  # The settings of the whole cluster: there are none.
+        if kind in {ResourceKind.BROKER, ResourceKind.BROKER_LOGGER}:
+            self._check_node(name)
+            return _broker_entries(self._services, client) if kind is ResourceKind.BROKER else ()
+        if not name:
+            raise RefusedError(ErrorCode.invalid_request, "the name of the resource is empty")
+        return _group_entries(self._services) if kind is ResourceKind.GROUP else ()
 
     def _check_right(self, resource: Any, operation: Operation, client: Client) -> ResourceKind:
         """Check that the client may do this to a resource, and return its kind."""
@@ -451,12 +463,12 @@ def _group_entries(services: Services) -> list[_Entry]:
 
 def _property_entry(name: str, of_gateway: str, kind: SettingType, properties: Properties) -> _Entry:
     sources = tuple(_property_sources(of_gateway, properties))
-    return _Entry(name, sources[0][1], kind, sources, "given when the gateway is started", read_only=True)
+    return _Entry(name, sources[0].value, kind, sources, "given when the gateway is started", read_only=True)
 
 
 def _fixed_entry(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
-    return _Entry(name, text, kind, ((name, text, Source.STATIC_BROKER),), meaning, read_only=True)
+    return _Entry(name, text, kind, (_Synonym(name, text, Source.STATIC_BROKER),), meaning, read_only=True)
 
 
 def _default_entry(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
-    return _Entry(name, text, kind, ((name, text, Source.DEFAULT),), meaning, read_only=True)
+    return _Entry(name, text, kind, (_Synonym(name, text, Source.DEFAULT),), meaning, read_only=True)

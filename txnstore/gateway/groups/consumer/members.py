@@ -230,7 +230,7 @@ def member_of_request(
     if request.instance_id is not None:
         static_member = next((other for other in members.values() if other.instance_id == request.instance_id), None)
         if request.member_epoch == JOINING:
-            _check_released(static_member, kept_group, request)
+            _check_name_is_free(static_member, kept_group, request)
             member = static_member or member
         elif static_member is None:
             raise _unknown_member(request)
@@ -250,17 +250,17 @@ def member_of_request(
     return member
 
 
-def _check_released(static: Member | None, kept_group: KeptGroup, request: MemberHeartbeat) -> None:
-    """Refuse a static name that another member holds, unless that one has left for now.
+def _check_name_is_free(holder: Member | None, kept_group: KeptGroup, request: MemberHeartbeat) -> None:
+    """Refuse a static name whose ``holder`` is another member, unless that one has left for now.
 
     Whether a member that another gateway has served had left is unknown. UNRELEASED_INSTANCE_ID ends clients, and
     the newer client is more often the live one, so it is accepted, and the older one is fenced.
     """
-    if static is None or static.member_id == request.member_id:
+    if holder is None or holder.member_id == request.member_id:
         return
-    holder = kept_group.members[static.member_id]
-    if holder.has_sent_request and not holder.is_away:
-        message = f"The instance id {request.instance_id} is owned by the member {static.member_id}."
+    kept_holder = kept_group.members[holder.member_id]
+    if kept_holder.has_sent_request and not kept_holder.is_away:
+        message = f"The instance id {request.instance_id} is owned by the member {holder.member_id}."
         raise RefusedError(ErrorCode.unreleased_instance_id, message)
 
 
