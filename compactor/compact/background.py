@@ -101,7 +101,10 @@ class _BackgroundMerger:
             raise
 
     def _merge(self, parts: OpenParts, state: State) -> None:
-        """Merge the small commits of a chain since the last time; an error is logged and counted."""
+        """Merge the small commits of a chain since the last time, then release the task lock, which the caller holds.
+
+        An error is logged and counted.
+        """
         try:
             if not parts.open:
                 return  # The task runs in the thread of a commit that a close has overtaken.

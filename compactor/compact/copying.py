@@ -149,14 +149,15 @@ class Copying:
     def _upload(self, pending: _PendingSegments) -> None:
         """Upload the segments that are finished, in the calling thread, where an interrupt ends it."""
         while pending.finished:
-            self._upload_one(*pending.finished.popleft())
+            self._upload_segment(*pending.finished.popleft())
 
-    def _upload_one(self, encoded: EncodedSegment, ranges: list[_Range]) -> None:
-        """Upload an encoded segment, and describe it as the batch that replaces these ranges."""
+    def _upload_segment(self, encoded: EncodedSegment, ranges: list[_Range]) -> None:
+        """Upload an encoded segment of these ranges, adjacent ones in offset order; add its batch, and its sums."""
         tp, config = self._plan.tp, self._writer.config
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)
         base, limit = ranges[0].first, ranges[-1].last + 1
+        replaced_batches = [each.batch for each in self._plan.sources if each.start < limit and each.limit > base]
         self._added_sums.append(add_up(sums for each in ranges for sums in each.sums.result().added))
         self._added.append(
             Batch(
@@ -166,11 +167,7 @@ class Copying:
                 segment=encoded.segment(key, explicit_offsets=True),
                 min_timestamp=min(each.oldest for each in ranges),
                 max_timestamp=max(each.newest for each in ranges),
-                appended_at=max(
-                    source.batch.appended_at
-                    for source in self._plan.sources
-                    if source.start < limit and source.limit > base
-                ),
+                appended_at=max(batch.appended_at for batch in replaced_batches),
                 delete_horizon=min((each.horizon for each in ranges if each.horizon is not None), default=None),
             )
         )

@@ -65,37 +65,33 @@ def plan_merges(
 
 
 def _runs(partition: Partition, log: LogOfMerges, target_bytes: int, config: TopicConfig) -> Iterator[list[Batch]]:
-    """Runs of stable batches with at most ``target_bytes`` of committed data.
+    """Divide the stable batches into runs with at most ``target_bytes`` of committed data.
 
-    A large batch is in no run, or if its object has others, or a table cannot use it, in a run of its own, since it may
-    have to move.
+    A large batch is in no run, or if :func:`_must_move` may say so, in a run of its own.
     """
 
-    def weight(batch: Batch) -> int:
+    def committed_bytes(batch: Batch) -> int:
         return 0 if log.is_aborted(batch) else batch.size
 
-    def kind(batch: Batch) -> Hashable:
-        if 2 * weight(batch) <= target_bytes:
+    def kind(batch: Batch) -> Hashable:  # Batches of one kind share runs; those of the kind None are in no run.
+        if 2 * committed_bytes(batch) <= target_bytes:
             return "small"
-        may_move = not batch.alone or batch.segment.is_range or (config.has_table and not DIRECT.opens(batch))
+        may_move = _is_part_of_object(batch) or (config.has_table and not DIRECT.opens(batch))
         return batch.base_offset if may_move else None
 
-    overlapping = partition.batches.overlapping(partition.log_start, partition.last_stable_offset)
-    stable_batches = (
-        batch
-        for batch in overlapping
-        if batch.base_offset >= partition.log_start and batch.limit <= partition.last_stable_offset
-    )
-    for run in log.runs(stable_batches, kind):
-        part: list[Batch] = []
+    first, limit = partition.log_start, partition.last_stable_offset
+    overlapping = partition.batches.overlapping(first, limit)
+    stable_batches = (batch for batch in overlapping if batch.base_offset >= first and batch.limit <= limit)
+    for long_run in log.runs(stable_batches, kind):
+        run: list[Batch] = []
         size = 0
-        for batch in run:
-            if part and size + weight(batch) > target_bytes:
-                yield part
-                part, size = [], 0
-            part.append(batch)
-            size += weight(batch)
-        yield part
+        for batch in long_run:
+            if run and size + committed_bytes(batch) > target_bytes:
+                yield run
+                run, size = [], 0
+            run.append(batch)
+            size += committed_bytes(batch)
+        yield run
 
 
 def _without_dominant(run: list[Batch], log: LogOfMerges) -> list[Batch]:
@@ -131,5 +127,9 @@ def _must_move(batch: Batch, config: TopicConfig, released: Callable[[Segment], 
     if config.has_table and not DIRECT.opens(batch):
         return True
     limit = config.inline_bytes if batch.segment.inlined else config.segment_own_bytes
-    in_company = batch.segment.is_range or not batch.alone
-    return in_company and ((batch.shared and limit == 0) or released(batch.segment))
+    return _is_part_of_object(batch) and ((batch.shared and limit == 0) or released(batch.segment))
+
+
+def _is_part_of_object(batch: Batch) -> bool:
+    """Whether the object of the batch has other rows, or may have."""
+    return batch.segment.is_range or not batch.alone

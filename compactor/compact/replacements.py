@@ -50,7 +50,7 @@ class Replacements:
 
     @classmethod
     def of(cls, connection: Connection) -> Replacements:
-        """Those of a compaction, which waits for each."""
+        """Make those of work on request, which commits each command before it goes on, as the process's principal."""
 
         def submit_all(commands: Sequence[Command]) -> Sequence[Any]:
             return connection.submit_all([(command, None) for command in commands])
