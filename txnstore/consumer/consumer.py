@@ -121,15 +121,14 @@ class Consumer:
         self.group = check_id("group.id", group) if group is not None else None
         self.isolation = check_choice("isolation", isolation, Isolation)
         self._connection = connection
-        reset = parse_reset(auto_offset_reset)
-        self._positions = Positions(
-            self.isolation, self.group, reset, partial(_first_offset_since, connection, self.isolation)
-        )
-        interval = check_seconds("auto_commit_interval", auto_commit_interval, above=0)
+        first_since = partial(_first_offset_since, connection, self.isolation)
+        self._positions = Positions(self.isolation, self.group, parse_reset(auto_offset_reset), first_since)
+        # The options of a group are checked without a group, too.
+        auto_commit_interval = check_seconds("auto_commit_interval", auto_commit_interval, above=0)
         options = MemberOptions(
             assignor, group_instance_id, session_timeout, max_poll_interval, on_assigned, on_revoked
         )
-        self._consumer_group = self._make_group(options, interval if enable_auto_commit else None)
+        self._consumer_group = self._make_group(options, auto_commit_interval if enable_auto_commit else None)
         if enable_auto_commit:
             self._require_group("commit by itself")
         if group_instance_id is not None:
@@ -138,12 +137,9 @@ class Consumer:
         #: The records of an iteration that were not returned; None outside of an iteration.
         self._prefetched: PrefetchedRecords | None = None
         self._max_poll_records = check_integer("max_poll_records", max_poll_records, 1)
-        self._poller = Poller(
-            connection,
-            self._positions,
-            check_seconds("poll_interval", poll_interval, above=0),
-            self._consumer_group.follow if self._consumer_group is not None else None,
-        )
+        poll_interval = check_seconds("poll_interval", poll_interval, above=0)
+        follow_group = self._consumer_group.follow if self._consumer_group is not None else None
+        self._poller = Poller(connection, self._positions, poll_interval, follow_group)
         if self.group is not None:
             connection.check_rights(read_group(self.group))
         #: The process that used it last: after a fork the child joins as another member.
@@ -654,6 +650,7 @@ class Consumer:
         return [self._find_assigned(tp) for tp in self._selected_partitions(partitions)]
 
     def _require_group(self, call: str) -> ConsumerGroup:
+        """Return the group; without one, raise an error that names what the consumer cannot do."""
         if self._consumer_group is None:
             msg = f"a consumer without a group cannot {call}: create it with group=..."
             raise InvalidConfigError(msg)

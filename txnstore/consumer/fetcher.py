@@ -332,12 +332,11 @@ class Poller:
         4. If another interrupt ends the restoring, ``_to_restore`` is still set, and every later call continues it.
         """
         self.restore()
-        idle_state, parts = self._idle, self._positions.assigned.values()
-        positions = (
-            idle_state.positions
-            if idle_state is not None
-            else {p.flow: p.flow.position for p in parts if p.flow is not None}
-        )
+        if self._idle is not None:
+            positions = self._idle.positions  # The same, without the time to collect them from many partitions.
+        else:
+            flows = [part.flow for part in self._positions.assigned.values()]
+            positions = {flow: flow.position for flow in flows if flow is not None}
         try:
             return call()
         except BaseException as error:
@@ -347,7 +346,10 @@ class Poller:
             raise
 
     def restore(self, *, drops_rows: bool = True) -> None:
-        """Restore the positions before a call that raised, if they are not restored yet."""
+        """Restore the positions before a call that raised, if they are not restored yet.
+
+        ``drops_rows``: also drop the fetched rows of partitions whose position has not moved.
+        """
         positions = self._to_restore
         if positions is None:
             return
@@ -356,7 +358,7 @@ class Poller:
             flow = part.flow
             if flow is None:
                 continue
-            position = positions.get(flow, flow.first_position)
+            position = positions.get(flow, flow.first_position)  # A flow that the call has begun goes back, too.
             if drops_rows or flow.position != position:
                 part.move(position)
         self._to_restore = None

@@ -315,10 +315,10 @@ class Producer:
             InvalidTxnStateError: No transaction is open, or the outcome of its commit is unknown.
             TxnStoreError: The abort failed and may be repeated, unless the error is fatal.
         """
-        extra = self._log_fields()
+        extra = self._log_fields()  # Before the end, which may give the next transaction another epoch.
         self._sender.end(Outcome.ABORT)
         _LOG.info("transaction aborted", extra=extra)
-        self._sender.end_reported()
+        self._sender.end_reported()  # After the last step: an interrupt before it lets the call be repeated.
 
     def prepare_transaction(self) -> PreparedTxn:
         """Register all records and offsets, then leave the decision to an external coordinator (KIP-939, TPC-03).

@@ -413,7 +413,12 @@ class Sender:
         unknown: Callable[[Transaction], Transaction],
         refused: Callable[[Exception], None],
     ) -> Any:
-        """The answer of the chain to a command; the transaction is changed by what prevents one."""
+        """Commit a command and return its answer; without one, change the transaction, and raise the reason.
+
+        Args:
+            unknown: Returns the transaction after an unknown outcome.
+            refused: Called with the reason of a refusal.
+        """
         try:
             return self._connection.submit(command)
         except StorageError as error:
@@ -512,14 +517,16 @@ class Sender:
         return self._in_turn(self._prepare)
 
     def _prepare(self) -> PreparedTxn:
-        """Flush, and prepare the transaction for an external coordinator (KIP-939)."""
+        """Flush, and prepare the transaction for an external coordinator (KIP-939). A repeated call writes nothing."""
         self.check_usable()
         try:
-            self._change_txn(lambda txn: txn.with_preparing(preparing=True))
+            self._change_txn(lambda txn: txn.with_preparing(preparing=True))  # Until the end, no record is accepted.
             self._flush()
             self.check_flushed()
+            # A transaction that has not started has nothing in the chain: only this producer knows that it is prepared.
             if self.txn.started and self.txn.prepared is None:
-                self._submit_command(PrepareTxn(self.txn.identity), Transaction.with_prepare_unknown, self._fail_txn)
+                command = PrepareTxn(self.txn.identity)
+                self._submit_command(command, unknown=Transaction.with_prepare_unknown, refused=self._fail_txn)
             prepared = self._change_txn(Transaction.with_prepared).prepared
             assert prepared is not None
             return prepared
