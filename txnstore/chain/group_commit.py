@@ -143,7 +143,10 @@ def is_unwritten(attempt: Attempt | None, waiter: QueuedCommand) -> bool:
 
 
 def refuse_doubtful(waiters: Sequence[QueuedCommand]) -> None:
-    """Do not call refused, or without effect, what another process may still write; no entry of this one follows."""
+    """Replace the answers to commands that another process may still commit by an error: the outcome is unknown.
+
+    This process found each of them refused or without effect, so it writes no entry that would decide the outcome.
+    """
     for waiter in waiters:
         if waiter.is_doubtful:
             found = "without effect now" if waiter.error is None else f"refused: {waiter.error!r}"

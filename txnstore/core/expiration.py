@@ -193,17 +193,22 @@ def _idle_producers(partition: Partition, limit: int) -> list[int]:
 
 
 def _idle_fences(state: State, limit: int, decided_ids: Iterable[int]) -> list[int]:
-    """Return fences not raised or confirmed since ``limit``, of producers without open data or pending offsets here.
+    """Return the producers of other chains whose fences here were last raised or confirmed by ``limit`` and may go.
 
     While a producer has open data or pending offsets, its fence distinguishes the marker of that transaction from late
     markers of earlier ones, so it is kept. That of a decided transaction, whatever chain has decided it, shows a
     repeated completion that its markers are written.
+
+    Args:
+        decided_ids: The producers of decided transactions that are not completed, in all chains.
     """
     idle_ids = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit}
     idle_ids.difference_update(decided_ids)
-    for _, partition in items_of(state.partitions) if idle_ids else ():
+    if not idle_ids:
+        return []  # Most often, and without a look at each partition.
+    for _, partition in items_of(state.partitions):
         idle_ids.difference_update(partition.open_txns)
-    for _, group in items_of(state.groups) if idle_ids else ():
+    for _, group in items_of(state.groups):
         idle_ids.difference_update(group.pending)
     return sorted(idle_ids)
 

@@ -212,20 +212,25 @@ class _Routed(Mapping[K, V], Generic[K, V]):
 
 
 class _Partitions(Mapping[TopicPartition, Partition]):
-    """The partition logs of the topics of the catalog, each looked up in its chain on first use."""
+    """The partition logs of the topics of the catalog, each looked up in its chain on first use.
+
+    A transaction that is decided counts as ended in each of them, also where its marker is not written yet.
+    """
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._by_key: dict[TopicPartition, Partition] = {}
+        #: The logs that were looked up.
+        self._logs: dict[TopicPartition, Partition] = {}
 
     def __getitem__(self, tp: TopicPartition) -> Partition:
-        decided_log = self._by_key.get(tp)
-        if decided_log is None:
-            log = self._view.log(tp)
-            if log is None:
-                raise KeyError(tp)
-            decided_log = self._by_key[tp] = self._view.with_decided_ended(log) if log.open_txns else log
-        return decided_log
+        known_log = self._logs.get(tp)
+        if known_log is not None:
+            return known_log
+        log = self._view.log(tp)
+        if log is None:
+            raise KeyError(tp)
+        self._logs[tp] = self._view.with_decided_ended(log) if log.open_txns else log
+        return self._logs[tp]
 
     def __iter__(self) -> Iterator[TopicPartition]:
         for topic in self._view.topics.values():

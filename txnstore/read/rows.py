@@ -361,10 +361,11 @@ def _check_partitions(decoded: pa.Table, runs: Sequence[Run]) -> None:
     """Compare the partitions that a merged segment stores with those of the chain."""
     if PARTITION_FIELD.name not in decoded.column_names:
         return
-    wrong = decoded.column(PARTITION_FIELD.name).to_numpy() != _number_per_row(_PARTITION, runs)
-    if wrong.any():
-        ends = np.cumsum([run.rows for run in runs])
-        part = runs[int(np.searchsorted(ends, wrong.argmax(), "right"))].part
+    is_wrong = decoded.column(PARTITION_FIELD.name).to_numpy() != _number_per_row(_PARTITION, runs)
+    if is_wrong.any():
+        first_wrong_row = is_wrong.argmax()
+        ends = np.cumsum([run.rows for run in runs])  # The rows are those of the runs, in their order.
+        part = runs[int(np.searchsorted(ends, first_wrong_row, "right"))].part
         msg = f"segment {part.batch.segment.key} has rows of {part.tp} with another partition"
         raise CorruptionError(msg)
 

@@ -120,10 +120,10 @@ def _check_cut(connection: Connection, published: Published, cut: CutDocument, *
 
 
 def _view_at(connection: Connection, cut: CutDocument) -> tuple[View | None, str]:
-    """The view of a cut; or None, and the reason why it cannot be read."""
-    heads = cut.heads if len(cut.heads) > 1 else cut.heads[0]
+    """The view of a cut, and an empty reason; or None, and the reason why its entries cannot be read any more."""
+    entry = cut.heads if len(cut.heads) > 1 else cut.heads[0]  # As for `Store.snapshot`: one chain has a number.
     try:
-        return connection.chains.past_view(heads, None), ""
+        return connection.chains.past_view(entry), ""
     except SnapshotExpiredError as error:
         return None, str(error)
 

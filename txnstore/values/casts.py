@@ -122,24 +122,27 @@ def _cast_array(array: Any, target: pa.DataType) -> Any:
 
 def _cast_nested(array: Any, target: pa.DataType) -> Any:
     """Cast inner values like columns of their own: Arrow would round times up, and make floats infinite."""
-    is_null = array.is_null()
+    source, is_null = array.type, array.is_null()
     if pt.is_struct(target):
-        parts = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        inner_arrays = dict(zip((field.name for field in source), array.flatten(), strict=True))
         columns = [
-            _cast_array(parts[field.name], field.type) if field.name in parts else pa.nulls(len(array), field.type)
+            _cast_array(inner_arrays[field.name], field.type)
+            if field.name in inner_arrays
+            else pa.nulls(len(array), field.type)
             for field in target
         ]
         return pa.StructArray.from_arrays(columns, fields=list(target), mask=is_null)
-    source = array.type
-    entry = pa.struct([("key", source.key_type), ("value", source.item_type)]) if pt.is_map(source) else None
-    lists = array.cast(pa.list_(source.value_type if entry is None else entry))
+    # Lists of each kind, and maps, as plain lists of their inner values.
+    is_map = pt.is_map(source)
+    inner_type = pa.struct([("key", source.key_type), ("value", source.item_type)]) if is_map else source.value_type
+    lists = array.cast(pa.list_(inner_type))
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = pa.array(np.cumsum([0, *lengths]).astype(np.int32))
-    if entry is None:
-        return pa.ListArray.from_arrays(
-            offsets, _cast_array(lists.flatten(), target.value_type), type=target, mask=is_null
-        )
-    keys, items = lists.flatten().flatten()
+    inner_values = lists.flatten()  # Without those of null lists.
+    if not is_map:
+        values = _cast_array(inner_values, target.value_type)
+        return pa.ListArray.from_arrays(offsets, values, type=target, mask=is_null)
+    keys, items = inner_values.flatten()
     keys, items = _cast_array(keys, target.key_type), _cast_array(items, target.item_type)
     return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=is_null)
 

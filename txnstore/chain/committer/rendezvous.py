@@ -87,16 +87,17 @@ class Rendezvous(Protocol):
     def meet(
         self, name: str, serve: Callable[[Channel], None], silent: object = None, *, listen: bool = True
     ) -> Met | None:
-        """Connect to the process that listens under a name; if there is none, listen.
+        """Connect to the process that listens under a name; if there is none, become that process.
 
         Args:
             name: Of at most 64 letters and digits.
-            serve: Called in a thread of its own with each channel that a caller opens.
-            silent: The identity of a listener that does not answer, which is replaced if it still listens.
+            serve: If this process listens: called, in a thread of its own, with each channel that another one opens.
+            silent: The identity of a listener that does not answer, from an earlier :class:`Met`: if it still listens,
+                it is replaced.
             listen: False: only connect. Costs microseconds if there is no listener.
 
         Returns:
-            None if neither is possible now.
+            A channel to the listener, or the listener of this process; None if neither is possible now.
         """
         ...
 

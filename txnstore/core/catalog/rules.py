@@ -115,18 +115,21 @@ def delete_topic(draft: Draft, command: DeleteTopic) -> None:
 
 @command(CopyTopic, route=None, right=no_right)
 def copy_topic(draft: Draft, command: CopyTopic) -> None:
-    """Update the copy of a topic in the order of the catalog's entries: an older revision changes nothing."""
-    copy = draft.state.topics.get(command.name)
+    """Make this chain's copy of a topic that of the catalog, in whose entry ``revision`` it was changed or deleted.
+
+    A revision that is not newer than the copy's changes nothing: copies may arrive in any order.
+    """
+    copy, topic = draft.state.topics.get(command.name), command.topic
     if command.revision <= _newest_revision(draft.state, command.name):
         return
     observe(draft, ((CATALOG, command.revision),))
-    if copy is None and command.topic is None:
+    if copy is None and topic is None:
         draft.emit(TopicClosed(name=command.name, revision=command.revision))
-    if copy is not None and (command.topic is None or command.topic.topic_id != copy.topic_id):
+    if copy is not None and (topic is None or topic.topic_id != copy.topic_id):
         draft.emit(TopicDeleted(name=copy.name, topic_id=copy.topic_id, revision=command.revision))
         copy = None
-    if command.topic is not None:
-        draft.emit(TopicCreated(topic=command.topic) if copy is None else TopicAltered(topic=command.topic))
+    if topic is not None:
+        draft.emit(TopicCreated(topic=topic) if copy is None else TopicAltered(topic=topic))
 
 
 @command(CloseTopic, route=None, right=deletes_topic)

@@ -121,12 +121,13 @@ class S3Store:
         check_prefix(prefix)
         infos: list[ObjectInfo] = []
         last_key = self._root + start_after if start_after else ""
+        # One list finds all, or as many as are missing, of which `_object_infos` may leave out some.
         while limit is None or len(infos) < limit:
-            max_objects = None if limit is None else limit - len(infos)
-            request = partial(_list_objects, self._root + prefix, last_key, max_objects)
+            missing = None if limit is None else limit - len(infos)
+            request = partial(_list_objects, self._root + prefix, last_key, missing)
             found_objects = self._run_request(Kind.READ, prefix, request)
             infos.extend(self._object_infos(found_objects))
-            if max_objects is None or len(found_objects) < max_objects:
+            if missing is None or len(found_objects) < missing:
                 break
             last_key = found_objects[-1].key
         return infos
