@@ -51,7 +51,7 @@ class PrefetchedRecords:
                 items.append(item)
                 first_offsets.setdefault(flow, record.offset)
                 last_items[flow] = item
-        # After the last record there may be a gap, which the poll has passed.
+        # The poll has moved each position behind its rows, and a gap after them: the last row moves it there again.
         for flow, item in last_items.items():
             item.position_after = flow.position
         for flow, offset in first_offsets.items():

@@ -147,7 +147,7 @@ class _StepBuilder:
         for event in events:
             if isinstance(event, MarkerWritten | GroupMarkerWritten):
                 if event.producer_id in self._producer_ids:
-                    if markers and _step_name(markers[-1]) != _step_name(event):
+                    if markers and _end_of(markers[-1]) != _end_of(event):
                         yield _marker_step(entry, markers)
                         markers = []
                     markers.append(event)
@@ -212,13 +212,14 @@ class _StepBuilder:
         self._idle_identity = None
 
 
-def _step_name(event: MarkerWritten | GroupMarkerWritten) -> tuple[int, int, Outcome]:
+def _end_of(event: MarkerWritten | GroupMarkerWritten) -> tuple[int, int, Outcome]:
+    """The end of a transaction that a marker is of: producer id, epoch after it, and outcome."""
     return event.producer_id, event.epoch, event.outcome
 
 
 def _marker_step(entry: HistoryEntry, events: Sequence[MarkerWritten | GroupMarkerWritten]) -> TransactionStep:
     """Build the step of a transaction's markers in a chain; a marker carries the epoch of its transaction plus 1."""
-    producer_id, epoch, outcome = _step_name(events[0])
+    producer_id, epoch, outcome = _end_of(events[0])
     partitions = tuple(
         TopicPartition(event.topic, event.partition) for event in events if isinstance(event, MarkerWritten)
     )

@@ -276,10 +276,10 @@ class Produce:
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
                     refusals, count = dict.fromkeys(range(len(batches)), error), len(batches)
                 if await self._adopt_newer_versions(batches, refusals):
-                    self._staged_batches[:0] = batches
+                    self._staged_batches[:0] = batches  # Prepare all of them again.
                     continue
                 self.batches += count
-                self._staged_batches[:0] = batches[count:]
+                self._staged_batches[:0] = batches[count:]  # They need too much memory now.
                 for index, batch in enumerate(batches[:count]):
                     if index in refusals:
                         self._fail(batch, refusals[index])

@@ -197,7 +197,7 @@ def decode_pieces(
 
 
 def _pieces_of_range(piece_rows: Sequence[int], first: int, limit: int) -> Iterator[tuple[int, int, int]]:
-    """Return the pieces that have rows of ``[first, limit)``: the number of each, and its rows."""
+    """Return the pieces that have rows of ``[first, limit)``: the number of each, and the range of its rows in it."""
     piece_first = 0
     for number, count in enumerate(piece_rows):
         piece_limit = piece_first + count
