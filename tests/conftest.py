@@ -36,6 +36,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("txnstore")
 
+# In the child of a fork, a collection would end objects that other tests have left, whose libraries' threads it lacks.
+os.register_at_fork(after_in_child=gc.freeze)
+
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The tests and the modules that were imported stay until the end: leave them out of all garbage collections, each

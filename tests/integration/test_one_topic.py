@@ -15,7 +15,7 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
-from tests.helpers.compaction import runtime
+from tests.helpers.compaction import DAY_MS, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.gateway import serving
 from tests.helpers.merging import merge_quietly
@@ -383,7 +383,8 @@ def test_a_gateway_serves_the_others(tmp_path: Path, way: Way) -> None:
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Store, Cli, Path]]:
     with txnstore.create(tmp_path / "s") as store:
         for name in (*GOOD, BAD):
-            store.create_topic(name, config={**CONFIG, "inline.bytes": 0})
+            # On a slow machine the time of CONFIG passes, and `compact` deletes what has expired.
+            store.create_topic(name, config={**CONFIG, "retention.ms": str(DAY_MS), "inline.bytes": 0})
             for number in range(3):
                 with store.producer() as producer:
                     producer.send(name, b"%d" % number)
