@@ -50,7 +50,7 @@ class Replacements:
 
     @classmethod
     def of(cls, connection: Connection) -> Replacements:
-        """Make those of work on request, which commits each command before it goes on, as the process's principal."""
+        """Make the replacements of a compaction on request: it commits each command before it continues."""
 
         def submit_all(commands: Sequence[Command]) -> Sequence[Any]:
             return connection.submit_all([(command, None) for command in commands])

@@ -1,4 +1,4 @@
-"""Seeds with power cuts, and those who keep elsewhere what they were told."""
+"""Seeds with power cuts, and actors that keep answers and copies outside of the chains."""
 
 from __future__ import annotations
 

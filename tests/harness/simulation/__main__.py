@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tables", action="store_true", help="publish tables in each run")
     parser.add_argument("--alterations", action="store_true", help="alter topics while compactors plan in each run")
     parser.add_argument("--committers", action="store_true", help="let processes of one machine share entries")
-    parser.add_argument("--cuts", action="store_true", help="power cuts under those who keep elsewhere what they read")
+    parser.add_argument("--cuts", action="store_true", help="power cuts, and actors that keep copies elsewhere")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     with quiet():

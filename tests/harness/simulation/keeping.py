@@ -1,4 +1,4 @@
-"""Those who keep what they were told where no power cut takes it back: operators, a backup, a streaming query.
+"""Actors that keep answers and copies where no power cut takes them back: operators, a backup, a streaming query.
 
 An answer without an entry, such as "done already", rests on what the process has read, which may be visible only. So do
 a copy in another place, and positions in a checkpoint of Spark.
@@ -47,7 +47,7 @@ from txnstore.spark.streams.stream import Stream
 from txnstore.store import Store, open_on
 
 _ROUNDS = 12
-#: Seconds. Nobody but the operator ends his transactions in time.
+#: Seconds. Only the operator ends its transactions within the simulation.
 _TIMEOUT_S = 900.0
 #: What the repetition of a call says that was done before.
 _DONE = (UnknownTopicOrPartitionError, GroupNotFoundError)
@@ -162,7 +162,7 @@ class Repeater(_Keeper):
         return holds
 
     def _rule(self, view: View) -> _Call:
-        acl = Acl("User:nobody", "ALLOW", "READ", "TOPIC", self._name)
+        acl = Acl("User:other", "ALLOW", "READ", "TOPIC", self._name)
         if acl in view.states[CATALOG].authorization.acls:
             call, there = (lambda store: store.acls.delete(acl)), False
         else:
@@ -278,7 +278,7 @@ class Query(_Keeper):
 
 
 def kept_elsewhere(world: World, store: Store, journal: Journal) -> Iterator[str]:
-    """What was acknowledged is so; the backup goes on, and is the store; the query has each committed record once."""
+    """Check that acknowledged calls hold, a backup continues and equals the store, a query has each record once."""
     for keeper in world.keepers:
         if isinstance(keeper, Repeater):
             yield from keeper.lost(connection_of(store).view())

@@ -67,7 +67,7 @@ PUBLISHERS = ("publish:t/2", "publish:t/3", "engine:e/3", "engine:e/4")
 ALTERERS = ("widen:v/2", "widen:v/3", "govern:n/2")
 #: They coordinate one classic group, both at the same time.
 GATEWAYS = ("gateway:q/2", "gateway:q/3")
-#: They keep what they were told elsewhere: operators who repeat calls, a backup, a streaming query.
+#: Actors that keep answers and copies outside of the chains: operators that repeat calls, a backup, a streaming query.
 KEEPERS = ("repeat:o/3", "repeat:o/4", "backup:b/3", "query:q/4")
 #: Clients of transactions v1, two of them of one id.
 SESSIONS = ("session:v1/1", "session:v1/2", "session:v2/1")
@@ -313,7 +313,7 @@ def drawn(
         tables: In any case with publishers of tables.
         alterations: With topics that are altered.
         committers: With processes that share entries.
-        cuts: With power cuts, and those who keep elsewhere what they were told.
+        cuts: With power cuts, and actors that keep answers and copies outside of the chains.
     """
     settings = of_gateways(seed, chains) if gateways else settings_of(seed, chains)
     settings = under_rules(settings) if rules else settings

@@ -131,7 +131,7 @@ class World:
         self.nodes: list[Node] = []
         self.clients: set[str] = set()
         self.readers: list[Actor] = []
-        #: Those who keep what they were told elsewhere.
+        #: The actors that keep answers and copies outside of the chains.
         self.keepers: list[Actor] = []
         #: What engines have read of tables, and the heads of each cut that a publisher got.
         self.looks: list[Look] = []

@@ -103,7 +103,7 @@ def test_a_deletion_that_only_its_visible_entry_shows_waits_for_the_flush(clock:
 
 @pytest.mark.parametrize("call", ["abort_transaction", "abort_hanging"])
 def test_an_abort_that_only_its_visible_entry_shows_waits_for_the_flush(clock: ManualClock, call: str) -> None:
-    """ADM-05: an operator who repeats an abort after an unknown outcome is told that nothing is open."""
+    """ADM-05: an abort that is repeated after an unknown outcome answers that no transaction is open."""
     objects = FaultStore(MemoryStore())
     store = new_store(clock, objects)
     store.create_topic("t")
@@ -305,6 +305,25 @@ def test_a_backup_has_only_entries_that_are_durable(clock: ManualClock, *, later
     assert [topic.name for topic in open_on(target, read_only=True, runtime=runtime(clock)).topics()] == ["t", "u", "v"]
 
 
+def test_a_backup_flushes_the_entries_of_every_chain(clock: ManualClock) -> None:
+    objects = FaultStore(MemoryStore())
+    store = new_store(clock, objects, chains=3)
+    store.create_topic("t", partitions=8)
+    partition = next(number for number in range(8) if chain_of_partition(TopicPartition("t", number), 3) == 1)
+    with store.producer() as producer:
+        producer.send("t", b"a", partition=partition)
+        producer.flush()
+        objects.plan = on(Fault.UNSYNCED, "put_if_absent", key_contains="/0001/entries/", times=None)
+        producer.send("t", b"b", partition=partition)
+        with pytest.raises(UnknownOutcomeError):
+            producer.flush()
+        assert objects.unsynced
+        objects.plan = no_faults
+        with open_connection(objects, read_only=True, runtime=runtime(clock)) as connection:
+            backup(connection, MemoryStore())
+        assert objects.unsynced == []
+
+
 @pytest.mark.parametrize("what", ["segment", "document"])
 def test_what_a_backup_finds_copied_is_durable(clock: ManualClock, what: str) -> None:
     """An earlier backup was killed, or its disk failed, before it had flushed what the complete cut needs."""
@@ -327,7 +346,7 @@ def test_what_a_backup_finds_copied_is_durable(clock: ManualClock, what: str) ->
 
 
 def test_a_deletion_that_another_one_has_done_is_durable(clock: ManualClock) -> None:
-    """A caller that repeats it after an unknown outcome is told that there is no such topic."""
+    """A deletion that is repeated after an unknown outcome raises that there is no such topic."""
     objects = FaultStore(MemoryStore())
     store = new_store(clock, objects, chains=3)
     store.create_topic("t")

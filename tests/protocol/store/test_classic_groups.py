@@ -204,7 +204,7 @@ def test_members_of_a_dead_gateway_are_removed_by_hand(clock: ManualClock) -> No
 
 
 def test_members_that_only_a_visible_entry_removes_wait_for_the_flush(clock: ManualClock) -> None:
-    """An operator who repeats the call after an unknown outcome is told that the group has no members."""
+    """A call that is repeated after an unknown outcome answers that the group has no members."""
     objects = FaultStore(MemoryStore())
     store = new_store(clock, objects)
     store.create_topic("t")
